@@ -107,6 +107,7 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             request,
             name
         }),
+        any::<(u64, u64)>().prop_map(|(session, request)| FromServer::Card { session, request }),
         any::<[u64; 4]>().prop_map(|[session, asker, request, note]| FromServer::Fetched {
             session,
             asker,

@@ -29,7 +29,8 @@ pub enum ToServer {
     Move { session: u64, order: MoveOrder },
     /// Another API server of the tenant fetches what this one may have offered.
     Fetch(Wanted),
-    /// The answer to this request of the API server's own, with the descriptor if there is such an offer.
+    /// The answer to this request of the API server's own, with the descriptor if there is such an offer. To
+    /// [`FromServer::Card`]: with a socket, or an errno.
     Fetched { request: u64, note: u64 },
 }
 
@@ -61,6 +62,8 @@ pub enum FromServer {
     Fetch { session: u64, request: u64, name: OfferName },
     /// The answer of that other one, with the descriptor if there is such an offer.
     Fetched { session: u64, asker: u64, request: u64, note: u64 },
+    /// The session wants a connection to a card of the node: answered by `ToServer::Fetched`, whose number is an errno.
+    Card { session: u64, request: u64 },
     /// About a session that moves.
     Move { session: u64, report: MoveReport },
     /// Process 1 of the PID namespace of an API server to be: a child of the node, which ends with the API server.

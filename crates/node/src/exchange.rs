@@ -33,6 +33,17 @@ impl Core {
         }
     }
 
+    /// A session asks for a connection to a card: it is the session's tenant there. The node makes both ends.
+    pub(crate) fn connect_to_card(&self, state: &mut CoreState, asker: u64, request: u64) {
+        match self.card_socket_of(state, asker) {
+            Ok(socket) => tell(state, asker, &ToServer::Fetched { request, note: 0 }, Some(&socket)),
+            Err(errno) => {
+                let note = errno.raw_os_error().unsigned_abs().into();
+                tell(state, asker, &ToServer::Fetched { request, note }, None)
+            }
+        };
+    }
+
     fn of_one_tenant(&self, state: &mut CoreState, server: u64, one: u64, other: u64) -> bool {
         let tenant = |session: u64| state.registry.sessions.get(&session).map(|session| &session.tenant);
         let same = tenant(one).is_some() && tenant(one) == tenant(other);

@@ -220,7 +220,7 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
         ToServer::Move { session, order } => shared.orders.pass_on(shared, session, order),
         ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
         ToServer::Fetched { request, note } => {
-            shared.exchange.arrive(request, descriptors.into_iter().next().map(|descriptor| (descriptor, note)));
+            shared.exchange.arrive(request, descriptors.into_iter().next(), note);
         }
     }
 }

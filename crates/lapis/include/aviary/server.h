@@ -93,6 +93,13 @@ void aviary_withdraw(const aviary_offer_name *name);
 /* A descriptor, which the caller closes, and the number that was offered with it; -1: there is no such offer. */
 int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
 
+/* A connection to the FPGA card of the node for the tenant of the call under way, which the caller closes; otherwise a negative errno. */
+int aviary_card(void);
+/* The file in which these bytes of zero-copy memory lie, for a vendor's library that maps them elsewhere, too: a descriptor, which the
+ * caller closes, and the bytes' place in the file; -1: guest and server do not share them by a file. The file has all of the guest's
+ * memory, and the guest changes its content at any time. */
+int aviary_zerocopy_file(const void *pointer, size_t bytes, uint64_t *offset);
+
 /* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so that API servers
  * share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */
 __attribute__((weak)) void aviary_preload(void);

@@ -101,6 +101,8 @@ struct CardSession {
     /// The card's place.
     card: u64,
     guest: Guest,
+    /// The session of an API server, of which this one is a part; it is counted there.
+    within: Option<u64>,
     tenant: String,
     since: SystemTime,
     seat: AssignedSlot,
@@ -145,11 +147,16 @@ impl Cards {
         self.sessions.len()
     }
 
+    /// Sessions that are no part of another one.
+    fn on_their_own(&self) -> impl Iterator<Item = &CardSession> {
+        self.sessions.values().filter(|session| session.within.is_none())
+    }
+
     pub fn sessions_of_tenant(&self, name: &str) -> usize {
-        self.sessions.values().filter(|session| session.tenant == name).count()
+        self.on_their_own().filter(|session| session.tenant == name).count()
     }
 
     pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.guest.uid == uid).count()
+        self.on_their_own().filter(|session| session.guest.uid == uid).count()
     }
 }
