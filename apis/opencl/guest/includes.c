@@ -264,11 +264,12 @@ static int follow_all(struct included *all, const struct folders *folders, const
     return is_new;
 }
 
-/* Sends what the program may include, before it is built. Always 0. */
+/* Sends what the program may include, before it is built. Not 0: it did not arrive, and a build would miss it. */
 int opencl_place_includes(cl_program program, const char *options) {
     const struct opencl_object *object = object_of(program);
     char here[PATH_MAX];
     size_t size = 0;
+    cl_int placed = CL_SUCCESS;
     if (!object || !object->includes || !getcwd(here, sizeof here) || here[0] != '/'
         || clGetProgramInfo(program, CL_PROGRAM_SOURCE, 0, NULL, &size) != CL_SUCCESS || size == 0)
         return 0;
@@ -285,7 +286,7 @@ int opencl_place_includes(cl_program program, const char *options) {
                 if (!follow_all(all, &folders, source))
                     break;
         if (all->count)
-            aviaryPlaceIncludes(program, all->text, all->size);
+            placed = aviaryPlaceIncludes(program, all->text, all->size);
     }
     for (unsigned int i = 0; i < folders.count; i++)
         free(folders.path[i]);
@@ -295,5 +296,5 @@ int opencl_place_includes(cl_program program, const char *options) {
     }
     free(all);
     free(source);
-    return 0;
+    return placed != CL_SUCCESS;
 }

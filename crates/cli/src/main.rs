@@ -19,6 +19,7 @@ mod launch;
 mod library;
 mod manual;
 mod metrics;
+mod metrics_http;
 mod migrate;
 mod policy;
 mod ps;

@@ -155,7 +155,7 @@ impl<'a> Image<'a> {
     fn pointer(&self, ty: &Type, offset: u64, address: u64, all: &[&HeaderVariable]) -> Result<VariablePiece, Lack> {
         for other in all {
             let Some((start, size)) = self.objects.get(&other.name) else { continue };
-            if (*start..start + size).contains(&address) {
+            if (*start..start.saturating_add(*size)).contains(&address) {
                 return Ok(VariablePiece::Inside(other.name.clone(), address - start));
             }
         }
