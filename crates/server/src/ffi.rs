@@ -299,12 +299,11 @@ pub unsafe fn withdraw(name: *const OfferName) {
 /// A connection to a card of the node for the tenant of the session of the call under way, of the caller's own; or a negative
 /// errno.
 pub fn card() -> c_int {
-    let failed = || -rustix::io::Errno::NOTCONN.raw_os_error();
     let connect = || session().map(|session| exchange::card(session.number()));
     match guarded(connect, None) {
         Some(Ok(descriptor)) => descriptor.into_raw_fd(),
         Some(Err(errno)) => -errno,
-        None => failed(),
+        None => -rustix::io::Errno::NOTCONN.raw_os_error(),
     }
 }
 
