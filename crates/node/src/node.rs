@@ -280,6 +280,7 @@ impl Core {
             self.refill();
             self.listen_for_vms();
             self.start_cards();
+            self.connect_those_that_wait();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);

@@ -17,6 +17,8 @@ use rustix::io::Errno;
 const MAX_OFFERS: usize = 4096;
 /// The other process answers at once, unless it is about to end.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A card may have to load its image first.
+const CARD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A descriptor, and the number that goes with it.
 type Offered = (OwnedFd, u64);
@@ -77,24 +79,24 @@ impl Exchange {
         if let Some(own) = self.give(name) {
             return Some(own);
         }
-        let (descriptor, note) = self.ask(|request| node.fetch(session, request, *name))?;
+        let (descriptor, note) = self.ask(FETCH_TIMEOUT, |request| node.fetch(session, request, *name))?;
         Some((descriptor?, note))
     }
 
     /// A connection to a card, or an errno.
     fn card(&self, node: &Node, session: u64) -> Result<OwnedFd, u64> {
-        let answer = self.ask(|request| node.card(session, request));
+        let answer = self.ask(CARD_TIMEOUT, |request| node.card(session, request));
         let (descriptor, errno) = answer.unwrap_or((None, Errno::TIMEDOUT.raw_os_error().unsigned_abs().into()));
         descriptor.ok_or(errno)
     }
 
     /// Waits for the answer to a request of this number. `None`: none came in time.
-    fn ask(&self, tell: impl FnOnce(u64)) -> Option<NodeAnswer> {
+    fn ask(&self, at_most: Duration, tell: impl FnOnce(u64)) -> Option<NodeAnswer> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         lock(&self.asked).insert(request, None);
         tell(request);
         let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
-        let waited = self.arrived.wait_timeout_while(lock(&self.asked), FETCH_TIMEOUT, waiting);
+        let waited = self.arrived.wait_timeout_while(lock(&self.asked), at_most, waiting);
         let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
         asked.remove(&request).flatten()
     }
@@ -197,9 +199,9 @@ mod tests {
     #[test]
     fn answer_of_the_node_reaches_its_question() {
         let exchange = Exchange::default();
-        let answer = exchange.ask(|request| exchange.arrive(request, Some(memory()), 7)).unwrap();
+        let answer = exchange.ask(FETCH_TIMEOUT, |request| exchange.arrive(request, Some(memory()), 7)).unwrap();
         assert!(matches!(answer, (Some(_), 7)));
-        let answer = exchange.ask(|request| exchange.arrive(request, None, 19)).unwrap();
+        let answer = exchange.ask(FETCH_TIMEOUT, |request| exchange.arrive(request, None, 19)).unwrap();
         assert!(matches!(answer, (None, 19)));
         assert!(lock(&exchange.asked).is_empty());
     }
