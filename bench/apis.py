@@ -14,8 +14,11 @@ FIGURES = {
     "apis.isal_inflate_ratio": "... decompression",
     "apis.isal_deflate_heap_ratio": "... compression with --share-heap",
     "apis.isal_inflate_heap_ratio": "... decompression with --share-heap",
+    "apis.onnxruntime_run_native_us": "ONNX Runtime: a run of a model that adds two numbers, natively",
+    "apis.onnxruntime_run_more_us": "... what it costs more with Aviary (target <= 8)",
 }
 TEXT_BYTES = 64 << 20
+MODEL = "test_data/example ż 大 김.onnx"
 
 
 def text():
@@ -63,3 +66,25 @@ def isal(quick):
         figures[f"apis.isal_{what}_ratio"] = inside["native"][key] / inside["aviary"][key]
         figures[f"apis.isal_{what}_heap_ratio"] = inside["native"][key] / inside["heap"][key]
     return figures
+
+
+def onnxruntime(quick):
+    measure.BUILD.mkdir(parents=True, exist_ok=True)
+    cache = ROOT / "target/cache/onnxruntime"
+    if not (ROOT / "target/aviary/onnxruntime").is_dir() or not (cache / "done").exists():
+        raise Skipped("apis/onnxruntime is not built: its packages are not there")
+    values, model = measure.BUILD / "values", cache / "module" / MODEL
+    run(["gcc", "-O2", "-I", ROOT / "apis/testapi/tests", "-I", cache / "include", "-o", values,
+         ROOT / "apis/onnxruntime/tests/values.c", "-L", cache / "lib", "-l:libonnxruntime.so.1"])
+    environment = {"LD_LIBRARY_PATH": str(cache / "lib")}
+    times = {"native": [], "aviary": []}
+    with node.running(environment) as server:
+        remoted = [AVIARY, "run", "--api", "onnxruntime", "--server", server.address, "--"]
+        for turn in range((3 if quick else measure.ROUNDS) + 1):
+            for way, head in (("native", []), ("aviary", remoted)):
+                took = measure.measured([*head, values, model, "time", "20000"], env=environment)
+                # The first turn finds nothing warm.
+                if turn > 0:
+                    times[way].append(took["run_ns"] / 1000)
+    native, aviary = (statistics.median(times[way]) for way in ("native", "aviary"))
+    return {"apis.onnxruntime_run_native_us": native, "apis.onnxruntime_run_more_us": aviary - native}

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import apis  # noqa: E402
 import callcost  # noqa: E402
 import fair  # noqa: E402
+import fpga  # noqa: E402
 import idle  # noqa: E402
 import keep  # noqa: E402
 import machine  # noqa: E402
@@ -121,6 +122,7 @@ FIGURES = {
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
     **apis.FIGURES,
     **vm.FIGURES,
+    **fpga.FIGURES,
     "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
     "sandbox.attach_off_ms": "... on one without",
     "sandbox.attach_more_ms": "... the difference (target <= 3)",
@@ -152,12 +154,14 @@ BENCHMARKS = {
     "vm.calls": (vm.calls, [name for name in vm.FIGURES if name.endswith("_ns") or "_vs_" in name]),
     "vm.counts": (vm.counts, [name for name in vm.FIGURES if "_per_" in name or name.endswith(("_percent", "_to_wake"))]),
     "vm.bulk": (vm.bulk, [name for name in vm.FIGURES if "64MiB" in name or "crossover" in name]),
-    "apis.isal": (apis.isal, list(apis.FIGURES)),
+    "apis.isal": (apis.isal, [name for name in apis.FIGURES if "isal" in name]),
+    "apis.onnxruntime": (apis.onnxruntime, [name for name in apis.FIGURES if "onnxruntime" in name]),
     "sandbox": (sandbox.sandbox, [name for name in FIGURES if name.startswith("sandbox.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
+BENCHMARKS |= fpga.benchmarks()
 BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured in fair.EXPERIMENTS.items()}
 
 
@@ -251,6 +255,11 @@ def main():
         except Failure as failure:
             failed.append(name)
             print(f"bench: {name}: {failure}", file=sys.stderr)
+        except KeyboardInterrupt:
+            # Figures that were measured before are shown.
+            failed.append(name)
+            print(f"bench: {name} is interrupted", file=sys.stderr)
+            break
     derive(results)
     about["load_after"] = machine.load()
     table(results, about)

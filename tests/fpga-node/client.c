@@ -2,7 +2,9 @@
  *
  *   memory N   asks for N bytes and keeps them; free gives the last ones back
  *   walk       starts a list walk that never ends; sum walks a list of one node and prints its sum
+ *   list N     starts the walk of a list of N nodes with the values 0 to N - 1; end waits for it, and prints the sum and the nodes
  *   cycles     device cycles of its jobs so far
+ *   port       the number of the port that it has or waits for
  *   ports      the number of ports that it may use
  *
  * Each line is answered with one. It connects to an LL, or to the accelerator whose GUID is its argument. */
@@ -16,6 +18,8 @@
 #define LL "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002"
 #define HEAD 0x40
 #define SUM 0x80
+#define VISITED 0x88
+#define LINE_WORDS 8
 #define MOST 64
 
 static aviary_fpga *card;
@@ -38,12 +42,32 @@ static int walk(uint64_t *node, uint64_t next)
     return error ? error : aviary_fpga_start(card);
 }
 
+/* Scattered, so that the walk goes back and forth. */
+static int list(uint64_t count)
+{
+    static uint64_t *nodes;
+    uint64_t step = 7919, i;
+    int error;
+
+    aviary_fpga_free(card, nodes);
+    nodes = aviary_fpga_malloc(card, count * 64);
+    if (!nodes)
+        return errno;
+    for (i = 0; i < count; i++) {
+        uint64_t *node = nodes + i * step % count * LINE_WORDS;
+        node[0] = i + 1 == count ? 0 : (uintptr_t)(nodes + (i + 1) * step % count * LINE_WORDS);
+        node[1] = i;
+    }
+    error = aviary_fpga_write(card, HEAD, (uintptr_t)nodes);
+    return error ? error : aviary_fpga_start(card);
+}
+
 int main(int argc, char **argv)
 {
     void *held[MOST];
     int count = 0, error;
     unsigned ports;
-    uint64_t *node, sum;
+    uint64_t *node, sum, visited;
     char line[128];
 
     if (tell(aviary_fpga_connect(argc > 1 ? argv[1] : LL, &card)))
@@ -72,6 +96,19 @@ int main(int argc, char **argv)
                 printf("%llu\n", (unsigned long long)sum);
                 fflush(stdout);
             }
+        } else if (strncmp(line, "list ", 5) == 0) {
+            tell(list(strtoull(line + 5, NULL, 0)));
+        } else if (strcmp(line, "end\n") == 0) {
+            if ((error = aviary_fpga_wait(card, -1)) || (error = aviary_fpga_read(card, SUM, &sum))
+                || (error = aviary_fpga_read(card, VISITED, &visited))) {
+                tell(error);
+            } else {
+                printf("%llu %llu\n", (unsigned long long)sum, (unsigned long long)visited);
+                fflush(stdout);
+            }
+        } else if (strcmp(line, "port\n") == 0 && (error = aviary_fpga_status(card, &status)) == 0) {
+            printf("%d\n", (int)status.port);
+            fflush(stdout);
         } else if (strcmp(line, "cycles\n") == 0 && (error = aviary_fpga_status(card, &status)) == 0) {
             printf("%llu\n", (unsigned long long)status.cycles);
             fflush(stdout);

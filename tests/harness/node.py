@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -51,6 +52,15 @@ class Node:
         self.process.kill()
         self.process.wait()
         return left
+
+    def ask(self, request):
+        """The answer to one request at the admin socket."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(HANG)
+            connection.connect(str(self.socket.with_suffix(".admin")))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            text = b"".join(iter(lambda: connection.recv(65536), b""))
+        return json.loads(text)
 
     def report(self):
         done = subprocess.run(

@@ -1,29 +1,32 @@
 """The programs of OpenCL's tests on PoCL, moved after every n-th call: what they show is what their native runs show."""
 
-import collections
-import re
 import sys
 
+from attempts import LIMIT_S, Attempts
 from harness.process import ROOT, Skipped, Wrong
-from programs import PASSING
+from programs import PASSING, UNPARKABLE
 
 sys.path.insert(0, str(ROOT / "apis/opencl/tests"))
 
 from catalog import catalog  # noqa: E402
 from runtimes import Place, vendor_folder  # noqa: E402
 
-# Seconds after which a program hangs. A move of PoCL's session costs a tenth of one, more on a busy machine.
-LIMIT_S = 900
 EVERY = (1, 7, 100)
 # Of programs that are not our own, which make many calls.
 EVERY_OF_OTHERS = (100,)
 # Of the programs of the sample.
 SAMPLE = {"moved": 7, "transfers": 7, "printing": 7, "svm": 1}
+# Programs of the sample that are parked, too.
+PARKED = {"moved": 7}
 # A command waits for the application.
 WAITS = "devices still work on earlier calls"
+# A program lives whose build has failed: its log would be lost.
+FAILED_BUILD = "the state of an object of type cl_program cannot be saved"
 # Programs that make calls because of which a session stays, and the reasons.
 LASTING = {
-    "moved": ("the state of an object of type cl_program cannot be saved",),
+    "moved": (FAILED_BUILD,),
+    "includes": (FAILED_BUILD,),
+    "programs": (FAILED_BUILD,),
     "slicing": ("it has called clCloneKernel",),
     # Of PoCL 3.1 a command buffer's queue is something that is not the queue, and no other call tells of it.
     "extensions": ("the commands in it are not recorded", "clGetCommandBufferInfoKHR, made again"),
@@ -32,40 +35,31 @@ LASTING = {
 EXCLUDED = {}
 
 
-def brute_force(tools, program, every):
+def brute_force(tools, program, every, kind="move"):
     if vendor_folder("pocl") is None:
         raise Skipped("PoCL is not installed")
     native = program.run(Place("pocl", False, tools.library / "opencl-native"))
     options = ("--log-level", "debug")
-    place = MovingPlace("pocl", True, tools.library / f"opencl-{program.name}-{every}", options)
-    place.every = every
+    place = MovingPlace("pocl", True, tools.library / f"opencl-{program.name}-{kind}-{every}", options)
+    place.every, place.kind = every, kind
     moved = program.run(place)
-    moves = re.findall(r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes", moved.errors)
-    reasons = collections.Counter(re.sub(r"\d+", "N", why) for why in re.findall(r"not moved: (.*)", moved.errors))
-    told = "; ".join(f"{count} x {why}" for why, count in reasons.most_common(4))
-    print(f"     {program.name} after every {every}: {len(moves)} moves, {sum(reasons.values())} refused {told}", flush=True)
-    tools.figures.append({
-        "program": f"opencl/{program.name}", "every": every, "moves": len(moves), "refused": dict(reasons),
-        "median_us": sorted(int(us) for us, _ in moves)[len(moves) // 2] if moves else None,
-    })
+    attempts = Attempts(tools, f"opencl/{program.name}", every, kind, moved.errors)
     if program.visible(moved) != program.visible(native):
-        lines = [line for line in moved.errors.splitlines() if "debug:" not in line and "info:" not in line]
-        raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n" + "\n".join(lines[-10:]))
-    unexpected = [why for why in reasons if not any(part in why for part in (*PASSING, WAITS, *LASTING.get(program.name, ())))]
-    if unexpected:
-        raise Wrong(f"not moved: {unexpected[0]}")
+        raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n{attempts.last_lines()}")
+    attempts.expected((*PASSING, UNPARKABLE, WAITS, *LASTING.get(program.name, ())))
 
 
 class MovingPlace(Place):
     """A place whose sessions move after every so many calls."""
 
     every = 1
+    kind = "move"
 
     def run(self, arguments, limit=0, **options):
         return super().run(arguments, limit=LIMIT_S, **options)
 
     def environment(self):
-        return {**super().environment(), "AVIARY_TEST_MOVE_EVERY": str(self.every)}
+        return {**super().environment(), "AVIARY_TEST_MOVE_EVERY": str(self.every), "AVIARY_TEST_MOVE_KIND": self.kind}
 
 
 def cases(long):
@@ -75,6 +69,11 @@ def cases(long):
     }
     times = {name: EVERY if program.kind == "own" else EVERY_OF_OTHERS for name, program in programs.items()}
     chosen = [(name, every) for name in programs for every in times[name]] if long else SAMPLE.items()
-    return {
+    parked = chosen if long else PARKED.items()
+    moved = {
         f"opencl-{name}-{every}": lambda tools, p=programs[name], n=every: brute_force(tools, p, n) for name, every in chosen
+    }
+    return moved | {
+        f"parked-opencl-{name}-{every}": lambda tools, p=programs[name], n=every: brute_force(tools, p, n, "park")
+        for name, every in parked
     }

@@ -157,13 +157,13 @@ def accounts_are_exact_while_sessions_move(tools):
         wait_until(HANG, "nothing is held", lambda: tenant_used(node) == (0, 0))
 
 
-def tenant_used(node):
-    """Used and held of device memory, over all tenants."""
+def tenant_used(node, resource="device_memory"):
+    """Used and held of a resource (of device memory), over all tenants."""
     done = subprocess.run(
         [AVIARY, "tenant", "list", "--json", "--server", node.address], capture_output=True, text=True, timeout=HANG, check=True
     )
     tenants = json.loads(done.stdout)
-    accounts = [a for t in tenants for a in t["accounts"] if a["resource"] == "device_memory" and not a.get("device")]
+    accounts = [a for t in tenants for a in t["accounts"] if a["resource"] == resource and not a.get("device")]
     return sum(a["used"] for a in accounts), sum(a["held"] for a in accounts)
 
 

@@ -17,6 +17,14 @@ PASSING = (
     "not now",
 )
 
+# The actions of a session after every n-th call (`AVIARY_TEST_MOVE_KIND`), and the node's line about each.
+KINDS = {
+    "move": r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes",
+    "park": r"parked, from API server \d+ to \d+: (\d+) us, (\d+) bytes",
+}
+# Of sessions that move and are not parked.
+UNPARKABLE = "and a park cannot try that first"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -34,13 +42,14 @@ class Program:
     lasting: tuple = ()
     # After how many calls it moves.
     every: tuple = (1, 7, 100)
+    # Variables of its environment.
+    environment: tuple = ()
+    # False: its behaviour is that of a remoted program, so that it is compared with a run through Aviary that does not move.
+    native: bool = True
 
     @property
     def title(self):
         return "-".join((self.name, *self.arguments))
-
-    def expects(self, reason):
-        return any(part in reason for part in (*PASSING, *self.lasting))
 
 
 PROGRAMS = (
@@ -53,7 +62,7 @@ PROGRAMS = (
     Program("markers", sample=True),
     Program("programs"),
     Program("structs", sample=True),
-    Program("reports", lasting=("what it tells of happened elsewhere",)),
+    Program("reports"),
     Program("later", lasting=("a job cannot be begun in the middle",)),
     Program("callbacks", sample=True),
     Program("tables"),
@@ -64,25 +73,37 @@ PROGRAMS = (
     Program("order", ("2000",)),
     # Almost always some struct of it has a part in the API server.
     Program("flows", moves=False),
+    Program("control", ("300",)),
+    Program("process"),
+    Program("descriptors", every=(1,)),
+    Program("scarce", every=(1, 7), environment=(("AVIARY_ARENA", "16M"),), native=False),
+    Program("churn", ("20",), native=False, lasting=("a job cannot be begun in the middle",)),
+    Program("remoted", every=(1,), native=False),
+    Program("remoted", ("sync",), every=(1,), environment=(("AVIARY_SYNC", "1"),), native=False),
+    Program("referred", ("200",), sample=True, native=False),
+    Program("catalogs", every=(1,)),
+    Program("catalogs", ("remoted",), every=(1,), native=False),
+    Program("chains", every=(1,)),
+    Program("chains", ("remoted",), every=(1,), native=False),
+    Program("outcomes", every=(1,)),
+    Program("outcomes", ("remoted",), every=(1,), options=("--limit", "device_memory=1000"), native=False),
+    Program("unmade", ("50",), options=("--limit", "device_memory=1000"), native=False),
+    Program("unmade", ("sync",), options=("--limit", "device_memory=1000"), environment=(("AVIARY_SYNC", "1"),), native=False),
+    Program("minted", ("1000",)),
+    Program("quota", ("20500",), options=("--limit", "device_memory=20500"), native=False),
+    Program("programs", ("remoted",), options=("--limit", "device_memory=1000"), native=False),
+    Program("structs", ("remoted",), native=False),
+    Program("flows", ("remoted",), options=("--limit", "device_memory=34000"), native=False),
+    Program("reports", ("remoted",), options=("--limit", "device_memory=1000"), native=False),
 )
 
 # Programs of testapi's tests that do not run with moves.
 EXCLUDED = {
-    "control": "20,000 changes of one device: hours at n = 1, and like `basic` otherwise",
-    "process": "prints the process id of its API server, which moves change",
-    "hold": "waits to be killed; `operator` moves it",
-    "descriptors": "closes its descriptors; it makes three calls",
+    # Not counted: it is moved.
+    "hold": "waits to be killed; the cases of operators move it",
     "hostile": "writes over shared memory at random",
-    "scarce": "an arena of 16 MiB that is always full: a part of --long in time",
-    "churn": "measures the memory of one API server's process",
-    "remoted": "prints errors of one process only",
-    "referred": "is for Aviary only, and has not been tried with moves",
-    "catalogs": "has not been tried with moves",
-    "chains": "has not been tried with moves",
-    "outcomes": "has not been tried with moves",
-    "unmade": "needs a limit and prints what the limit left",
-    "minted": "measures the memory of one API server's process",
-    "quota": "prints what the limit left: `limit` of `operator` checks limits",
-    "accelerate": "needs the simulated card",
+    "packed": "its objects keep a session where it is",
+    "boards": "its cells are in two places",
+    "accelerate": "prints how much it has done in a time",
     "nuisance": "works until it is killed, and prints nothing to compare",
 }

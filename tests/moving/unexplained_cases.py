@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from harness.node import running
-from harness.process import AVIARY, HANG, ROOT, Wrong, run
+from harness.process import AVIARY, HANG, ROOT, Skipped, Wrong, run
 from operator_cases import migrate, sessions
 
 HERE = Path(__file__).resolve().parent / "unexplained"
@@ -59,4 +59,17 @@ def add(program, expected):
         raise Wrong(f"the sum is {found!r} instead of {expected}")
 
 
-ALL = {"unexplained": unexplained_function_keeps_its_session}
+def every_function_is_explained(_):
+    """The specifications of the APIs that move say of each function what a move does to it."""
+    headers = ROOT / "target/cache/cuda-headers"
+    for api in ("testapi", "opencl", "cuda"):
+        if api == "cuda" and not headers.is_dir():
+            raise Skipped("the headers of CUDA are not there")
+        command = [AVIARY, "spec", "coverage", "--state", "-I", headers, ROOT / f"apis/{api}/{api}.lapis"]
+        coverage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        functions = [line.split()[0] for line in coverage.splitlines()[:-1] if line.endswith("unexplained")]
+        if functions or ", 0 unexplained" not in coverage:
+            raise Wrong(f"{api}: {', '.join(functions[:10])}")
+
+
+ALL = {"unexplained": unexplained_function_keeps_its_session, "explained": every_function_is_explained}

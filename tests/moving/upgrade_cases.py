@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fault_cases import Halted, accounts_are, ask, kill
+from fault_cases import Halted, accounts_are, kill
 from harness.accelerator import Load, Stage, Tenant
 from harness.process import AVIARY, HANG, Skipped, Wrong, alive, run, wait_until
 from operator_cases import HOLDS_BYTES, MARKER_BYTES, end, holder, migrate, node_and_guests, start, tenant_used
@@ -204,7 +204,7 @@ def limits_and_moves_go_on(tools):
             os.kill(program.pid, signal.SIGKILL)
         program.communicate()
         node.settle()
-        told = ask(node, "tenants")
+        told = node.ask("tenants")
         peaks = [a["peak"] for t in told for a in t["accounts"] if a["resource"] == "device_memory" and not a.get("device")]
         if tenant_used(node) != (0, 0) or max(peaks) < HOLDS_BYTES:
             raise Wrong(f"{tenant_used(node)} {peaks}")

@@ -257,16 +257,20 @@ CUresult cuda_create_context(CUcontext *context, CUexecAffinityParam *affinity, 
     return cuCtxCreate_v4(context, count ? &parameters : NULL, flags, device);
 }
 
-/* A new context is current in the thread that made it; the driver has put it on the server's thread. */
+/* A new context is current in the thread that made it. The driver has put it on the server's thread; it is told once more, as
+ * a session that moves knows no more of its threads. */
 void cuda_created(CUcontext context, CUdevice device) {
     struct cuda_context *object = cuda_context_of(context);
+    CUcontext before = current();
     if (!object)
         return;
     aviary_keep_connection();
     object->device = device;
     note_context(context);
-    if (nested.depth < MOST_NESTED)
-        nested.stack[nested.depth++] = context;
+    if (nested.depth == MOST_NESTED)
+        return;
+    nested.stack[nested.depth++] = context;
+    follow(before);
 }
 
 /* A context with a part of a device, and the ordinary context that stands for it. */

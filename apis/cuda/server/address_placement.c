@@ -2,7 +2,7 @@
  * an allocation can be put back at its address. Each device has a range of its own; the driver's virtual memory
  * functions put physical memory there, in chunks of whole granules. A large allocation is a chunk, small ones share
  * chunks. What a tenant is charged is chunks, so that no pattern of allocating holds more than it pays for. */
-#include "server.h"
+#include "moving.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -123,19 +123,16 @@ static CUresult allow(const struct chunk *chunk) {
     return status;
 }
 
-/* The first gap of that size; links the new chunk in. */
-static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
+/* A new chunk there, linked in; NULL: another one is, or the driver has no memory. */
+static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, CUresult *status) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     struct part *whole = calloc(1, sizeof *whole);
     CUmemAllocationProp property = on_device(device);
     struct chunk **link = &places[device].chunks;
-    CUdeviceptr at = places[device].base;
-    while (*link && (*link)->base - at < bytes) {
-        at = (*link)->base + (*link)->bytes;
+    while (*link && (*link)->base + (*link)->bytes <= at)
         link = &(*link)->next;
-    }
     *status = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!chunk || !whole || bytes > PLACED_BYTES || at - places[device].base > PLACED_BYTES - bytes)
+    if (!chunk || !whole || (*link && (*link)->base - at < bytes))
         goto fail;
     *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
     *status = cuMemCreate(&chunk->memory, bytes, &property, 0);
@@ -161,6 +158,18 @@ fail:
     return NULL;
 }
 
+/* In the first gap of that size. */
+static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
+    const struct chunk *next = places[device].chunks;
+    CUdeviceptr at = places[device].base;
+    for (; next && next->base - at < bytes; next = next->next)
+        at = next->base + next->bytes;
+    *status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > PLACED_BYTES || at - places[device].base > PLACED_BYTES - bytes)
+        return NULL;
+    return chunk_at(device, at, bytes, status);
+}
+
 /* Of a chunk that is mapped no longer. */
 static CUresult end_chunk(struct chunk *chunk) {
     cuda_end_offer(&chunk->offer);
@@ -176,21 +185,24 @@ static CUresult end_chunk(struct chunk *chunk) {
 
 /* ---- Parts ---------------------------------------------------------------------------------- */
 
-static CUdeviceptr take(struct chunk *chunk, size_t bytes) {
-    for (struct part *part = chunk->parts; part; part = part->next) {
-        if (part->used || part->bytes < bytes)
-            continue;
-        if (part->bytes > bytes) {
-            struct part *rest = calloc(1, sizeof *rest);
-            if (!rest)
-                return 0;
-            *rest = (struct part){.base = part->base + bytes, .bytes = part->bytes - bytes, .next = part->next};
-            part->next = rest;
-            part->bytes = bytes;
-        }
-        part->used = 1;
-        return part->base;
+/* The first bytes of a free part that is large enough; 0: there is no memory to remember the rest. */
+static int use(struct part *part, size_t bytes) {
+    if (part->bytes > bytes) {
+        struct part *rest = calloc(1, sizeof *rest);
+        if (!rest)
+            return 0;
+        *rest = (struct part){.base = part->base + bytes, .bytes = part->bytes - bytes, .next = part->next};
+        part->next = rest;
+        part->bytes = bytes;
     }
+    part->used = 1;
+    return 1;
+}
+
+static CUdeviceptr take(struct chunk *chunk, size_t bytes) {
+    for (struct part *part = chunk->parts; part; part = part->next)
+        if (!part->used && part->bytes >= bytes)
+            return use(part, bytes) ? part->base : 0;
     return 0;
 }
 
@@ -340,6 +352,15 @@ void *cuda_unplace_function(void) {
     return (void *)unplace;
 }
 
+CUresult cuda_reserve_device(int device) {
+    if (device < 0 || device >= MOST_DEVICES)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&places_lock);
+    CUresult status = reserve(device);
+    pthread_mutex_unlock(&places_lock);
+    return status;
+}
+
 /* Where applications reserve: beside the placements of the current device, or of the first. */
 CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes) {
     int device = current_device();
@@ -401,61 +422,83 @@ uint64_t cuda_ordinal_of(CUdeviceptr pointer) {
     return pointer >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? offset / RANGE_BYTES + 1 : 0;
 }
 
-/* ---- Memory of the driver's pools ------------------------------------------------------------ */
+/* ---- Moving ---------------------------------------------------------------------------------- */
 
-/* Memory that was allocated in a stream's order, and its size; the pools place it themselves. */
-static struct pooled {
-    CUdeviceptr base;
-    size_t bytes;
-    uint64_t ordinal;
-    struct pooled *next;
-} *pooled[1024];
-
-static struct pooled **bucket(CUdeviceptr pointer) {
-    return &pooled[(pointer >> 9) % 1024];
+static size_t entries_of(const struct chunk *chunk) {
+    size_t count = 1;
+    for (const struct part *part = chunk->parts; part; part = part->next)
+        count += part->used;
+    return count;
 }
 
-/* Charge of an allocation in a stream's order. A captured one adds nothing: the executable graph does. */
-uint64_t cuda_stream_bytes(size_t bytes, CUstream stream) {
-    if (cuda_may_pass(stream))
-        return bytes;
-    cuda_note_graph_allocation();
-    return 0;
-}
-
-void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes, uint64_t ordinal) {
-    struct pooled *entry = malloc(sizeof *entry);
-    if (!entry)
-        return;
+int cuda_list_placed(struct cuda_placed **entries, size_t *count) {
+    size_t room = 0, filled = 0;
     pthread_mutex_lock(&places_lock);
-    *entry = (struct pooled){pointer, bytes, ordinal, *bucket(pointer)};
-    *bucket(pointer) = entry;
-    pthread_mutex_unlock(&places_lock);
-}
-
-/* Where it lies; before it is forgotten. */
-uint64_t cuda_ordinal_of_pooled(CUdeviceptr pointer) {
-    pthread_mutex_lock(&places_lock);
-    const struct pooled *entry = *bucket(pointer);
-    while (entry && entry->base != pointer)
-        entry = entry->next;
-    uint64_t ordinal = entry ? entry->ordinal : 0;
-    pthread_mutex_unlock(&places_lock);
-    return ordinal;
-}
-
-/* Forgets it; how much it was. */
-uint64_t cuda_pooled_bytes(CUdeviceptr pointer) {
-    uint64_t bytes = 0;
-    pthread_mutex_lock(&places_lock);
-    for (struct pooled **link = bucket(pointer); *link; link = &(*link)->next)
-        if ((*link)->base == pointer) {
-            struct pooled *entry = *link;
-            bytes = entry->bytes;
-            *link = entry->next;
-            free(entry);
-            break;
+    for (int device = 0; device < MOST_DEVICES; device++)
+        for (const struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next)
+            room += entries_of(chunk);
+    *entries = calloc(room ? room : 1, sizeof **entries);
+    for (int device = 0; *entries && device < MOST_DEVICES; device++)
+        for (const struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next) {
+            (*entries)[filled++] = (struct cuda_placed){
+                .base = chunk->base, .bytes = chunk->bytes, .device = device, .shared = (uint16_t)chunk->shared};
+            for (const struct part *part = chunk->parts; part; part = part->next)
+                if (part->used)
+                    (*entries)[filled++] = (struct cuda_placed){
+                        .base = part->base, .bytes = part->bytes, .asked = cuda_allocated_bytes(part->base), .device = device};
         }
     pthread_mutex_unlock(&places_lock);
-    return bytes;
+    *count = filled;
+    return *entries != NULL;
+}
+
+/* Marks the part of the chunk at `entry`, behind all that are used. */
+static CUresult use_again(struct chunk *chunk, const struct cuda_placed *entry) {
+    struct part *last = chunk->parts;
+    while (last->next)
+        last = last->next;
+    if (last->used || !entry->asked || entry->asked > entry->bytes || entry->base < last->base
+        || entry->base - last->base > last->bytes || entry->bytes > last->bytes - (entry->base - last->base))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (entry->base > last->base) {
+        struct part *gap = calloc(1, sizeof *gap);
+        if (!gap)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        *gap = (struct part){.base = entry->base, .bytes = last->bytes - (entry->base - last->base)};
+        last->bytes = entry->base - last->base;
+        last->next = gap;
+        last = gap;
+    }
+    return use(last, entry->bytes) && cuda_keep_allocation(entry->base, entry->asked) ? CUDA_SUCCESS
+                                                                                              : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult chunk_again(const struct cuda_placed *entry, struct chunk **made) {
+    if (entry->device < 0 || entry->device >= MOST_DEVICES || entry->asked)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = reserve(entry->device);
+    if (status != CUDA_SUCCESS)
+        return status;
+    const size_t granule = places[entry->device].granule;
+    CUdeviceptr first = places[entry->device].base, offset = entry->base - first;
+    if (entry->base < first || offset % granule || !entry->bytes || entry->bytes % granule || offset > PLACED_BYTES
+        || entry->bytes > PLACED_BYTES - offset)
+        return CUDA_ERROR_INVALID_VALUE;
+    *made = chunk_at(entry->device, entry->base, entry->bytes, &status);
+    if (*made)
+        (*made)->shared = entry->shared != 0;
+    return status;
+}
+
+CUresult cuda_place_again(const struct cuda_placed *entries, size_t count) {
+    struct chunk *chunk = NULL;
+    CUresult status = CUDA_SUCCESS;
+    pthread_mutex_lock(&places_lock);
+    for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++)
+        if (!entries[i].asked)
+            status = chunk_again(&entries[i], &chunk);
+        else
+            status = chunk ? use_again(chunk, &entries[i]) : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&places_lock);
+    return status;
 }

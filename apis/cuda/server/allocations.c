@@ -40,6 +40,16 @@ int cuda_keep_allocation(CUdeviceptr base, size_t bytes) {
     return kept;
 }
 
+/* As the application asked for it; 0: nothing begins there. */
+size_t cuda_allocated_bytes(CUdeviceptr base) {
+    const struct allocation key = {base, 1};
+    pthread_rwlock_rdlock(&allocations_lock);
+    struct allocation *const *found = tfind(&key, &allocations, compare);
+    size_t bytes = found && (*found)->base == base ? (*found)->bytes : 0;
+    pthread_rwlock_unlock(&allocations_lock);
+    return bytes;
+}
+
 void cuda_drop_allocation(CUdeviceptr base) {
     const struct allocation key = {base, 1};
     pthread_rwlock_wrlock(&allocations_lock);

@@ -1,5 +1,5 @@
 /* The server's side of the messages in messages.h, with the driver's own functions, and what it checks. */
-#include "server.h"
+#include "moving.h"
 #include "graph_halves.h"
 #include <stdint.h>
 #include <stdlib.h>
@@ -94,12 +94,28 @@ void *cuda_fence_function(void) {
 }
 
 /* The driver no longer lets the buffer for what kernels print be set once one that prints was launched. */
-static CUresult kernels_print(int *print) {
+int cuda_kernels_print(void) {
     size_t bytes = 0;
+    CUresult status = cuCtxGetLimit(&bytes, CU_LIMIT_PRINTF_FIFO_SIZE);
+    return status != CUDA_SUCCESS || cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, bytes) != CUDA_SUCCESS
+           || cuda_has_printed(cuda_thread_context());
+}
+
+/* The driver of a process that has not launched such a kernel itself would let it be set. */
+static CUresult set_limit(CUlimit limit, size_t value) {
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE && cuda_has_printed(cuda_thread_context()))
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuCtxSetLimit(limit, value);
+}
+
+void *cuda_set_limit_function(void) {
+    return (void *)set_limit;
+}
+
+static CUresult kernels_print(int *print) {
     if (!print)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = cuCtxGetLimit(&bytes, CU_LIMIT_PRINTF_FIFO_SIZE);
-    *print = status != CUDA_SUCCESS || cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, bytes) != CUDA_SUCCESS;
+    *print = cuda_kernels_print();
     return CUDA_SUCCESS;
 }
 
@@ -107,30 +123,7 @@ void *cuda_kernels_print_function(void) {
     return (void *)kernels_print;
 }
 
-/* ---- Host memory and copies ------------------------------------------------------------------ */
-
-static CUresult host_register(void *memory, size_t bytes, unsigned int flags) {
-    /* A copy that is captured needs memory meanwhile. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult exchanged = cuThreadExchangeStreamCaptureMode(&mode);
-    CUresult status = cuMemHostRegister_v2(memory, bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);
-    if (exchanged == CUDA_SUCCESS)
-        cuThreadExchangeStreamCaptureMode(&mode);
-    return status;
-}
-
-void *cuda_host_register_function(void) {
-    return (void *)host_register;
-}
-
-static CUresult host_unregister(void *memory, size_t bytes) {
-    (void)bytes;
-    return cuMemHostUnregister(memory);
-}
-
-void *cuda_host_unregister_function(void) {
-    return (void *)host_unregister;
-}
+/* ---- Copies ------------------------------------------------------------------------------- */
 
 /* A box must lie in the memory that came with it. */
 static int fits(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t pitch, size_t height, size_t bytes) {

@@ -1,6 +1,6 @@
 /* The server's side of images of device code: what has to be true of them before the driver looks, the compiler's
  * options, and what it says. */
-#include "server.h"
+#include "moving.h"
 #include <elf.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -69,6 +69,29 @@ static void keep_logs(void **values) {
     keep_log(&error_log, values);
 }
 
+/* Threads whose logs have something that was not fetched. */
+static int unread;
+static __thread int is_unread;
+
+static void set_unread(int now) {
+    if (now != is_unread)
+        __atomic_add_fetch(&unread, now ? 1 : -1, __ATOMIC_ACQ_REL);
+    is_unread = now;
+}
+
+static void note_logs(void) {
+    set_unread(information_log.text || error_log.text);
+}
+
+/* Of loads that were made again for a session that has moved here: this thread is nobody's. */
+void cuda_forget_logs(void) {
+    set_unread(0);
+}
+
+int cuda_has_unread_logs(void) {
+    return __atomic_load_n(&unread, __ATOMIC_ACQUIRE) > 0;
+}
+
 static void copy_log(const struct compiler_log *log, char *to, unsigned int capacity, unsigned int *bytes) {
     unsigned int present = log->text ? log->bytes : 0;
     if (to)
@@ -94,6 +117,7 @@ static CUresult compiler_log(char *information, unsigned int information_capacit
         return CUDA_ERROR_INVALID_VALUE;
     copy_log(&information_log, information, information_capacity, information_bytes);
     copy_log(&error_log, errors, errors_capacity, errors_bytes);
+    set_unread(0);
     return CUDA_SUCCESS;
 }
 
@@ -172,6 +196,9 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
     status = module ? cuModuleLoadDataEx(module, image, count, options, values)
                     : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
     keep_logs(values);
+    note_logs();
+    if (status == CUDA_SUCCESS)
+        cuda_note_image(module ? (const void *)*module : (const void *)*library, image, bytes);
     if (outputs)
         *outputs = cuda_jit_outputs(options, values, count);
     return status;

@@ -1,7 +1,7 @@
 /* The server's side of managed variables: read and written here for the application, as the driver allows every CPU to.
  * Only what it has been told of is such memory, and only as long as its module or library is there. Page-locked memory of an
  * application that shares none with this process is kept here in the same way. */
-#include "server.h"
+#include "moving.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -72,6 +72,13 @@ static int is_variable(CUdeviceptr pointer, size_t bytes) {
     }
     pthread_mutex_unlock(&mirrored_variables_lock);
     return found && (page_locked || !current || is_managed(pointer));
+}
+
+int cuda_has_managed_variables(void) {
+    pthread_mutex_lock(&mirrored_variables_lock);
+    int any = mirrored_variables != NULL;
+    pthread_mutex_unlock(&mirrored_variables_lock);
+    return any;
 }
 
 /* True if CPUs may touch such memory while kernels run. */

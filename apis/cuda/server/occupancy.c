@@ -296,6 +296,8 @@ static void begin_to_capture(void) {
 static CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode) {
     begin_to_capture();
     CUresult status = cuStreamBeginCapture_v2(stream, mode);
+    if (status == CUDA_SUCCESS)
+        cuda_note_capture_begun(stream);
     pthread_mutex_unlock(&occupants_lock);
     return status;
 }
@@ -312,6 +314,8 @@ static CUresult begin_capture_to_graph(CUstream stream, CUgraph graph, const CUg
         return status;
     begin_to_capture();
     status = cuStreamBeginCaptureToGraph(stream, graph, sources ? sources : dependencies, edges, count, mode);
+    if (status == CUDA_SUCCESS)
+        cuda_note_capture_begun(stream);
     pthread_mutex_unlock(&occupants_lock);
     free(sources);
     return status;
@@ -348,6 +352,7 @@ void *cuda_wait_event_function(void) {
 
 /* A stream's work goes on without it. */
 static CUresult destroy_stream(CUstream stream) {
+    cuda_note_capture_ended(stream);
     if (!anybody_occupies() || !stream || is_default(stream))
         return cuStreamDestroy_v2(stream);
     CUstreamCaptureMode mode = begin_relaxed();
@@ -394,6 +399,7 @@ static void leave_context(CUcontext context) {
 static CUresult destroy_context(CUcontext context) {
     if (anybody_occupies() && context)
         leave_context(context);
+    cuda_forget_context(context);
     return cuCtxDestroy_v2(context);
 }
 
@@ -412,8 +418,22 @@ static void leave_primary_context(CUdevice device) {
     cuDevicePrimaryCtxRelease_v2(device);
 }
 
+/* The application's handle of it stays, and may be given again. */
+static void forget_primary_context(CUdevice device) {
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext context = NULL;
+    if (cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active
+        || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+        return;
+    cuda_forget_context(context);
+    cuDevicePrimaryCtxRelease_v2(device);
+}
+
 static CUresult release_primary_context(CUdevice device) {
     leave_primary_context(device);
+    forget_primary_context(device);
+    cuda_note_primary_end(device);
     return cuDevicePrimaryCtxRelease_v2(device);
 }
 
@@ -424,6 +444,7 @@ void *cuda_release_primary_context_function(void) {
 static CUresult reset_primary_context(CUdevice device) {
     leave_primary_context(device);
     cuda_note_reset();
+    forget_primary_context(device);
     return cuDevicePrimaryCtxReset_v2(device);
 }
 

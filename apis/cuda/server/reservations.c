@@ -1,10 +1,12 @@
 /* Addresses that an application reserves for memory that it maps itself. They come out of a window that the server has
  * reserved already, beside its own placement: drivers do not grant every wish (an H200's granted none above
  * 0x180000000000), and an address of the driver's choice could be in use in the application's process. */
-#include "server.h"
+#include "moving.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+#define GRANULE ((size_t)2 << 20)
 
 struct reservation {
     CUdeviceptr base;
@@ -48,18 +50,17 @@ static CUdeviceptr gap(CUdeviceptr from, CUdeviceptr end, size_t bytes, size_t a
 
 CUresult cuda_reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
                                       unsigned long long flags) {
-    const size_t granule = (size_t)2 << 20;
     CUdeviceptr window = 0;
     size_t window_bytes = 0;
-    if (!pointer || !bytes || bytes % granule || (alignment & (alignment - 1)) || flags)
+    if (!pointer || !bytes || bytes % GRANULE || (alignment & (alignment - 1)) || flags)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuda_application_window(&window, &window_bytes);
     if (status != CUDA_SUCCESS)
         return status;
     if (bytes > window_bytes || alignment > window_bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (alignment < granule)
-        alignment = granule;
+    if (alignment < GRANULE)
+        alignment = GRANULE;
     struct reservation *made = calloc(1, sizeof *made), **link = NULL;
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -104,4 +105,55 @@ CUresult cuda_end_reservation(CUdeviceptr pointer, size_t bytes) {
 
 void *cuda_end_reservation_function(void) {
     return (void *)cuda_end_reservation;
+}
+
+/* ---- Moving ---------------------------------------------------------------------------------- */
+
+int cuda_list_reserved(struct cuda_reserved **entries, size_t *count) {
+    size_t room = 0;
+    pthread_mutex_lock(&reservations_lock);
+    for (const struct reservation *r = reservations; r; r = r->next)
+        room++;
+    *count = 0;
+    *entries = calloc(room ? room : 1, sizeof **entries);
+    for (const struct reservation *r = reservations; r && *entries; r = r->next)
+        (*entries)[(*count)++] = (struct cuda_reserved){r->base, r->bytes};
+    pthread_mutex_unlock(&reservations_lock);
+    return *entries != NULL;
+}
+
+/* True if a range lies in the part of a device's addresses that is for applications. */
+static int is_applications(CUdeviceptr base, size_t bytes, int *device) {
+    CUdeviceptr offset = base - CUDA_PLACES, in_device = offset % CUDA_PLACE_BYTES;
+    *device = (int)(offset / CUDA_PLACE_BYTES);
+    return base >= CUDA_PLACES && base < CUDA_PLACES_END && in_device >= CUDA_PLACED_BYTES && bytes && bytes % GRANULE == 0
+           && base % GRANULE == 0 && bytes <= CUDA_PLACE_BYTES - in_device;
+}
+
+static CUresult reserve_there(CUdeviceptr base, size_t bytes) {
+    struct reservation *made, **link = NULL;
+    int device = 0;
+    if (!is_applications(base, bytes, &device))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuda_reserve_device(device);
+    if (status != CUDA_SUCCESS)
+        return status;
+    made = calloc(1, sizeof *made);
+    pthread_mutex_lock(&reservations_lock);
+    int free_there = made && gap(base, base + bytes, bytes, GRANULE, &link) == base;
+    if (free_there) {
+        *made = (struct reservation){base, bytes, *link};
+        *link = made;
+        made = NULL;
+    }
+    pthread_mutex_unlock(&reservations_lock);
+    free(made);
+    return free_there ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuda_reserve_again(const struct cuda_reserved *entries, size_t count) {
+    CUresult status = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++)
+        status = reserve_there(entries[i].base, entries[i].bytes);
+    return status;
 }

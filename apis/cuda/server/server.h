@@ -64,6 +64,7 @@ CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle);
 
 int cuda_keep_allocation(CUdeviceptr base, size_t bytes);
 void cuda_drop_allocation(CUdeviceptr base);
+size_t cuda_allocated_bytes(CUdeviceptr base);
 int cuda_may_touch(CUdeviceptr pointer, size_t bytes);
 int cuda_may_touch_rows(CUdeviceptr pointer, size_t pitch, size_t width, size_t element, size_t height);
 int cuda_may_touch_box(CUdeviceptr pointer, size_t x, size_t y, size_t z, size_t pitch, size_t height,
@@ -106,6 +107,16 @@ CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count,
 void cuda_note_graph_allocation(void);
 /* Only pools of this process, in a device's memory. */
 int cuda_pool_allowed(const CUmemPoolProps *properties);
+
+/* ---- moving.c: contexts and captures ----------------------------------------------------------------- */
+
+/* A context that the application was told of, and its end. */
+void cuda_note_context(CUcontext context, CUdevice device);
+void cuda_forget_context(CUcontext context);
+void cuda_note_primary_end(CUdevice device);
+/* A capture has begun in the stream; it has ended, or the stream has. */
+void cuda_note_capture_begun(CUstream stream);
+void cuda_note_capture_ended(CUstream stream);
 
 /* ---- calls.c --------------------------------------------------------------------------------------- */
 

@@ -349,6 +349,9 @@ ta_status ta_device_say(ta_device device, const char *message);
 /* The device of the calling thread: NULL until it says so. */
 ta_status ta_focus(ta_device device);
 ta_status ta_focused(ta_device *device);
+/* A number of that device, in one of four places: 0 until it is set. */
+ta_status ta_focus_mark(uint32_t place, uint32_t mark);
+ta_status ta_focus_marked(uint32_t place, uint32_t *mark);
 /* Filters `bytes` bytes in pieces of 1000; returns through `*total` the sum of the filter's answers. */
 ta_status ta_filter_run(const uint8_t *from, uint8_t *to, size_t bytes, ta_filter filter, void *context,
                         uint64_t *total);
@@ -586,6 +589,26 @@ int32_t ta_plan_links(const ta_plan *plan);
 
 /* A table that libraries of several versions have: each as much of it as it knows. */
 #define TA_CATALOG_MINOR 2
+/* Tables of functions that a catalog leads to: each says what it is. */
+typedef struct ta_extra {
+    uint32_t kind, revision;
+    const struct ta_extra *next;
+} ta_extra;
+enum { TA_EXTRA_TWICE = 1, TA_EXTRA_NAME = 2, TA_EXTRA_NONE = 3 };
+typedef struct ta_extra_twice {
+    ta_extra base;
+    int32_t (*twice)(int32_t value);
+} ta_extra_twice;
+typedef struct ta_extra_name {
+    ta_extra base;
+    const char *(*name)(void);
+    ta_report (*rename)(const char *name);
+} ta_extra_name;
+/* This library has none. */
+typedef struct ta_extra_none {
+    ta_extra base;
+    int32_t (*none)(void);
+} ta_extra_none;
 typedef struct ta_catalog {
     uint32_t struct_size; /* bytes that the library has of it */
     struct {
@@ -596,6 +619,7 @@ typedef struct ta_catalog {
     ta_report (*print)(ta_buffer buffer);
     ta_report (*sort)(ta_buffer buffer);           /* this library has none */
     int32_t (*scale)(int32_t value);
+    const ta_extra *extras;
     int32_t (*later)(int32_t value);               /* beyond this library's struct_size */
     uint64_t serial;                               /* as well */
 } ta_catalog;
@@ -606,6 +630,41 @@ typedef struct ta_catalogs {
 } ta_catalogs;
 /* NULL: no catalog of this version. */
 const ta_catalogs *ta_get_catalogs(void);
+
+/* --- memory that is handed out, and memory of both sides -------------------------------- */
+
+/* An allocator: an object that is a table of functions, each called with it. */
+typedef struct ta_pool {
+    uint32_t version;
+    void *(*take)(struct ta_pool *pool, size_t bytes);
+    void (*give)(struct ta_pool *pool, void *p);
+    uint32_t (*lent)(const struct ta_pool *pool); /* pieces that nobody has given back */
+    void (*trim)(struct ta_pool *pool);           /* this library has none */
+} ta_pool;
+/* Two exist, 0 and 1. */
+ta_status ta_pool_get(uint32_t number, ta_pool **pool);
+ta_status ta_pool_give(ta_pool *pool, void *p);
+
+/* Cells that the application, the library, or both use at any time. */
+typedef struct ta_board_object *ta_board;
+/* `cells` stay the application's; NULL: the library's own, zeroed. */
+ta_status ta_board_create(uint8_t *cells, size_t bytes, ta_board *board);
+ta_status ta_board_destroy(ta_board board);
+/* The application gives the name back to the pool; and each word, and their list. */
+ta_status ta_board_name(ta_board board, ta_pool *pool, char **name);
+ta_status ta_board_words(ta_board board, ta_pool *pool, char ***words, size_t *count);
+/* Valid as long as the board. */
+ta_status ta_board_title(ta_board board, const char **title);
+/* The last sum in words: valid until the next. */
+const char *ta_board_told(void);
+ta_status ta_board_cells(ta_board board, uint8_t **cells);
+/* Adds the cells of `from` to those of `to`, and `value` to each. */
+ta_status ta_board_add(ta_board to, ta_board from, uint8_t value);
+/* Adds `value` to each cell of the boards that are pinned on it. A board lives as long as it is pinned. */
+ta_status ta_board_pin(ta_board board, uint32_t pin, ta_board part);
+ta_status ta_board_raise(ta_board board, uint8_t value);
+/* A board with the cells of one that is pinned. */
+ta_status ta_board_pinned(ta_board board, uint32_t pin, ta_board *part);
 
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 

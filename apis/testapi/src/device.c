@@ -172,3 +172,23 @@ ta_status ta_focused(ta_device *device) {
     *device = focus;
     return TA_OK;
 }
+
+ta_status ta_focus_mark(uint32_t place, uint32_t mark) {
+    struct ta_device_st *d = object_check(focus, KIND_DEVICE);
+    if (!d)
+        return TA_INVALID_DEVICE;
+    if (place >= 4)
+        return TA_INVALID_VALUE;
+    d->marks[place] = mark;
+    return TA_OK;
+}
+
+ta_status ta_focus_marked(uint32_t place, uint32_t *mark) {
+    struct ta_device_st *d = object_check(focus, KIND_DEVICE);
+    if (!d)
+        return TA_INVALID_DEVICE;
+    if (place >= 4 || !mark)
+        return TA_INVALID_VALUE;
+    *mark = d->marks[place];
+    return TA_OK;
+}

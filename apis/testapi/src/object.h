@@ -35,6 +35,7 @@ struct ta_device_st {
     uint32_t units;
     ta_log log;
     void *log_context;
+    uint32_t marks[4];
 };
 
 struct ta_buffer_st {

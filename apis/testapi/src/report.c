@@ -1,12 +1,16 @@
 /* Calls that report by an object. */
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "object.h"
+#include "state.h"
 
 struct ta_report_st {
     int32_t code;
     const char *text;
+    /* Its own text, if it is made again. */
+    char kept[100];
 };
 struct ta_ledger_st {
     struct object object;
@@ -19,8 +23,14 @@ static ta_report report(int32_t code, const char *text) {
     ta_report made = malloc(sizeof *made);
     if (!made)
         abort();
-    *made = (struct ta_report_st){code, text};
+    *made = (struct ta_report_st){.code = code, .text = text};
     alive++;
+    return made;
+}
+ta_report ta_report_make(int32_t code, const char *text) {
+    ta_report made = report(code, "");
+    snprintf(made->kept, sizeof made->kept, "%s", text);
+    made->text = made->kept;
     return made;
 }
 

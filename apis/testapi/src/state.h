@@ -26,5 +26,7 @@ size_t ta_library_save(size_t offset, void *to, size_t capacity);
 int ta_library_load(size_t offset, const void *from, size_t bytes);
 /* Not 0: some stream has not yet done what it was given. */
 int ta_streams_busy(void);
+/* A report with a text of its own. */
+ta_report ta_report_make(int32_t code, const char *text);
 
 #endif

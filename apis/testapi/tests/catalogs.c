@@ -25,10 +25,34 @@ static void calls(const ta_catalog *catalog) {
     CHECK_EQ(ta_device_close(device), TA_OK);
 }
 
+/* The table of that kind, if the catalog has one. */
+static const void *extra(const ta_catalog *catalog, uint32_t kind) {
+    const ta_extra *at = catalog->extras;
+    while (at && at->kind != kind)
+        at = at->next;
+    return at;
+}
+
+static void extras(const ta_catalog *catalog) {
+    const ta_extra_twice *doubling = extra(catalog, TA_EXTRA_TWICE);
+    const ta_extra_name *named = extra(catalog, TA_EXTRA_NAME);
+    CHECK(doubling && doubling->base.revision == 7);
+    CHECK(named && named->base.revision == 5 && named->base.next == NULL);
+    CHECK(extra(catalog, TA_EXTRA_NONE) == NULL);
+    CHECK_EQ(doubling->twice(-21), -42);
+    CHECK_EQ(strcmp(named->name(), "extra"), 0);
+}
+
 static void remoted(const ta_catalog *catalog) {
     /* The header's version, which is earlier than the library's. */
     CHECK_EQ(catalog->version.minor, TA_CATALOG_MINOR);
     CHECK(catalog->more == NULL);
+    /* The table of a kind that nothing describes is left out, and so is a function. */
+    CHECK(extra(catalog, 4711) == NULL);
+    const ta_extra_name *named = extra(catalog, TA_EXTRA_NAME);
+    ta_report unnamed = named->rename("name");
+    CHECK_EQ(ta_report_code(unnamed), TA_UNSUPPORTED);
+    ta_report_free(unnamed);
     CHECK(catalog->later == NULL);
     CHECK_EQ(catalog->serial, 0);
     CHECK(catalog->print != NULL);
@@ -50,6 +74,7 @@ int main(int argc, char **argv) {
     CHECK(catalog->version.minor >= TA_CATALOG_MINOR);
     CHECK(HAS(catalog, scale) && !HAS(catalog, later));
     calls(catalog);
+    extras(catalog);
     if (argc > 1)
         remoted(catalog);
     return check_done();

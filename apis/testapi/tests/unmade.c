@@ -1,5 +1,6 @@
 /* Creations that nobody waits for, and that fail. Run under a limit of 1000 bytes of device_memory; not run natively.
- * unmade [sync]      sync: under AVIARY_SYNC=1 the call itself says so */
+ * unmade [ROUNDS]    so many rounds, with level memory (default: 30000)
+ * unmade sync        under AVIARY_SYNC=1 the call itself says so */
 #include <unistd.h>
 
 #include "check.h"
@@ -71,13 +72,16 @@ static void returned(void) {
 static void some_of_many(void) {
     ta_marker markers[4] = {NULL};
     uint64_t value = 0;
+    int server = ta_process();
     CHECK_EQ(ta_markers_create(4, markers, TA_MARKER_HEAVY - 2), TA_OK);
     CHECK_EQ(told(), TA_OUT_OF_MEMORY);
     for (int i = 0; i < 4; i++) {
         CHECK_EQ(ta_marker_value(markers[i], &value), TA_INVALID_MARKER);
         CHECK_EQ(ta_marker_destroy(markers[i]), TA_INVALID_MARKER);
     }
-    CHECK_EQ(ta_markers_live(), 2); /* the library's own leak, as natively */
+    /* The library's own leak, as natively; where the session has moved, it has gone with the process. */
+    int live = (int)ta_markers_live(), moved = ta_process() != server;
+    CHECK(moved || live == 2);
 }
 
 static int failures(int count) {
@@ -99,16 +103,18 @@ static int failures(int count) {
     return wrong;
 }
 
-static void level(void) {
-    int server = ta_process(), wrong = failures(30000);
+/* Where the session has moved, the library is in another process, whose memory is not compared with that of the first. */
+static void level(int count) {
+    int server = ta_process(), wrong = failures(count);
     long guest_before = resident(getpid()), server_before = resident(server);
-    wrong += failures(60000);
+    wrong += failures(2 * count);
     long guest_grown = resident(getpid()) - guest_before, server_grown = resident(server) - server_before;
+    int moved = ta_process() != server;
     fprintf(stderr, "grown: %ld KiB here, %ld KiB in the library's process\n", guest_grown, server_grown);
     CHECK_EQ(wrong, 0);
-    CHECK(guest_before > 0 && server_before > 0);
+    CHECK(guest_before > 0 && (moved || server_before > 0));
     CHECK(guest_grown < 500);
-    CHECK(server_grown < 500);
+    CHECK(moved || server_grown < 500);
 }
 
 static void at_once(void) {
@@ -136,7 +142,7 @@ int main(int argc, char **argv) {
     }
     a_dead_handle();
     returned();
-    level();
+    level(argc > 1 ? atoi(argv[1]) : 30000);
     some_of_many();
     return check_done();
 }

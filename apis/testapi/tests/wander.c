@@ -218,8 +218,12 @@ static void *focus(void *steps) {
     intptr_t wrong_here = 0;
     if (ta_device_open("thread", &mine) != TA_OK || ta_focus(mine) != TA_OK)
         return (void *)1;
-    for (intptr_t i = 0; i < (intptr_t)steps; i++)
+    for (uint32_t i = 0; i < (uintptr_t)steps; i++) {
+        uint32_t mark = 0;
         wrong_here += ta_focused(&found) != TA_OK || found != mine;
+        wrong_here += ta_focus_marked(i % 4, &mark) != TA_OK || mark != (i < 4 ? 0 : i - 4);
+        wrong_here += ta_focus_mark(i % 4, i) != TA_OK;
+    }
     return (void *)wrong_here;
 }
 

@@ -222,6 +222,16 @@ impl<B: Board + ?Sized> Monitor<'_, B> {
         let _ = self.0.write(self.control() + FAULTS, 1 << port);
     }
 
+    /// Cycles in which a job ran at the port. Each register that is read takes the host hundreds of cycles.
+    pub fn cycles(&mut self, port: usize) -> u64 {
+        self.0.read(self.of_port(port, CYCLES))
+    }
+
+    /// Requests that were refused since the port's fault record was cleared.
+    pub fn refused(&mut self, port: usize) -> u64 {
+        self.0.read(self.of_port(port, REFUSED)) & 0xffff_ffff
+    }
+
     pub fn counters(&mut self, port: usize) -> PortCounters {
         let [cycles, lines_read, lines_written, stalled, refused] =
             [CYCLES, LINES_READ, LINES_WRITTEN, STALLED, REFUSED]

@@ -69,6 +69,7 @@ pub struct Fixed {
     cgroup: CgroupConfig,
     pass_environment: Vec<String>,
     movable: Option<bool>,
+    parked_memory: Option<Amount>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -92,6 +93,10 @@ pub struct FileConfig {
     pub pass_environment: Vec<String>,
     /// Sessions can be moved to other API servers; off, what that needs is not recorded.
     pub movable: Option<bool>,
+    /// Bytes of host memory that the states of parked sessions may take.
+    pub parked_memory: Option<Amount>,
+    /// After how long without a call sessions are parked, of every tenant that says nothing else; zero: never.
+    idle_park: Option<Span>,
     /// Devices that a tenant may use, of every tenant that says nothing else.
     only_devices: Option<Vec<String>>,
     /// Of every tenant that says nothing else.
@@ -168,6 +173,7 @@ struct TenantConfig {
     weight: Option<u32>,
     priority: Option<i32>,
     cap: Option<Cap>,
+    idle_park: Option<Span>,
     /// By the names of devices; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, TenantsDevice>,
@@ -235,7 +241,7 @@ struct DeviceConfig {
     policy: Option<PathBuf>,
 }
 
-/// `"6ms"`, `"200us"` or `"1.5s"`.
+/// `"6ms"`, `"200us"`, `"1.5s"`, `"10m"` or `"2h"`.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 struct Span(Duration);
@@ -278,6 +284,8 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         "us" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
         _ => return Err(wrong()),
     };
     let number: f64 = digits.parse().map_err(|_| wrong())?;
@@ -410,6 +418,7 @@ impl FileConfig {
             cgroup: self.cgroup.clone(),
             pass_environment: self.pass_environment.clone(),
             movable: self.movable,
+            parked_memory: self.parked_memory,
         }
     }
 
@@ -419,6 +428,10 @@ impl FileConfig {
 
     pub fn device_limits(&self) -> Vec<DeviceLimit> {
         device_limits(self.devices.iter().map(|(name, device)| (name, &device.limits)))
+    }
+
+    pub fn idle_park(&self) -> Option<Duration> {
+        self.idle_park.map(|span| span.0)
     }
 
     pub fn only_devices(&self) -> Option<Vec<String>> {
@@ -440,6 +453,7 @@ impl FileConfig {
             weight: tenant.weight.unwrap_or(1),
             priority: tenant.priority.unwrap_or(0),
             cap: tenant.cap.as_ref().map(|cap| cap.0).filter(|cap| *cap < 1000),
+            idle_park: tenant.idle_park.map(|span| span.0),
         };
         self.tenants.iter().map(tenant).collect()
     }
@@ -588,10 +602,12 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let text = "spares = 3\nattach_rate = 7\nmovable = false\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
+        let text = "spares = 3\nattach_rate = 7\nmovable = false\nparked_memory = \"4G\"\nidle_park = \"10m\"\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\nidle_park = \"0s\"\n";
         let config = read(text).unwrap();
         assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
         assert_eq!((config.movable, read("").unwrap().movable), (Some(false), None));
+        assert_eq!((config.parked_memory, config.idle_park()), (Some(Amount(4 << 30)), Some(Duration::from_secs(600))));
+        assert_eq!(config.tenants()[0].idle_park, Some(Duration::ZERO));
         assert_eq!(config.pass_environment, ["MY_*"]);
         assert_eq!(config.limits()["memory"], 2048);
         assert_eq!(config.tenants()[0].limits["memory"], 5);

@@ -1,6 +1,6 @@
 //! Simulated FPGA cards: `aviary run --fpga`, a card for one program, and `aviary fpga card`, one for several.
 
-use crate::signals::Signals;
+use crate::{fpga_move::MoveCommand, signals::Signals};
 use anyhow::{Context, bail};
 use aviary_card::Simulated;
 use aviary_fpga::link::{Limits, Service};
@@ -30,6 +30,7 @@ pub struct FpgaCommand {
 #[derive(Subcommand)]
 enum FpgaSubcommand {
     Card(CardCommand),
+    Move(MoveCommand),
 }
 
 /// Serve a simulated card until a signal comes.
@@ -51,7 +52,13 @@ pub struct CardCommand {
 }
 
 pub fn run(command: FpgaCommand) -> anyhow::Result<ExitCode> {
-    let FpgaSubcommand::Card(command) = command.command;
+    match command.command {
+        FpgaSubcommand::Card(command) => serve_card(command),
+        FpgaSubcommand::Move(command) => crate::fpga_move::run(&command),
+    }
+}
+
+fn serve_card(command: CardCommand) -> anyhow::Result<ExitCode> {
     let Some(path) = command.listen.strip_prefix("unix:") else {
         bail!("--listen {}: expected unix:PATH", command.listen);
     };

@@ -14,6 +14,7 @@ mod dropin;
 mod end;
 mod fpga;
 mod fpga_card;
+mod fpga_move;
 mod guest;
 mod launch;
 mod library;
@@ -21,6 +22,7 @@ mod manual;
 mod metrics;
 mod metrics_http;
 mod migrate;
+mod park;
 mod policy;
 mod ps;
 mod remote;
@@ -62,6 +64,8 @@ enum Command {
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
     Migrate(migrate::MigrateCommand),
+    Park(park::ParkCommand),
+    Unpark(park::UnparkCommand),
     Upgrade(upgrade::UpgradeCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
@@ -93,6 +97,8 @@ fn main() -> ExitCode {
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
         Command::Migrate(command) => migrate::run(&command),
+        Command::Park(command) => park::park(&command),
+        Command::Unpark(command) => park::unpark(&command),
         Command::Upgrade(command) => upgrade::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),

@@ -47,7 +47,8 @@ pub struct MigrateCommand {
 pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     let wait = seconds(command.wait)?;
     let socket = command.node.socket();
-    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop, halt: None };
+    let request =
+        MoveRequest { session: command.session, check: command.check, park: false, stop_ms: command.stop, halt: None };
     let status = attempts(&socket, &request, wait)?;
     if command.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
@@ -101,11 +102,12 @@ fn print(session: u64, status: &MoveStatus) {
             let when = if *lasting { "" } else { " now" };
             eprintln!("aviary: session {session} cannot be moved{when}: {reason}");
         }
+        MoveStatus::Parked(figures) => say(format_args!("session {session} is parked: {}", times(figures))),
         MoveStatus::UnderWay(stage) => say(format_args!("session {session} is on its way: {stage}")),
     }
 }
 
-fn with_others(figures: &MoveFigures) -> String {
+pub fn with_others(figures: &MoveFigures) -> String {
     match figures.sessions {
         0 | 1 => String::new(),
         sessions => format!(", and {} more of its program,", sessions - 1),

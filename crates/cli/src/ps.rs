@@ -55,7 +55,18 @@ fn print(reports: &[NodeReport]) {
             let tenant = server.tenant.escape_debug();
             println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);
         }
+        if report.parked.used > 0 {
+            say(format_args!(
+                "  parked sessions take {} of {} bytes of host memory",
+                report.parked.used, report.parked.limit
+            ));
+        }
         for session in &report.sessions {
+            if let Some(parked) = &session.parked {
+                let (id, bytes) = (session.session, parked.bytes);
+                let (state, time) = (&parked.state, duration(parked.seconds));
+                say(format_args!("  session {id} is {state}: {bytes} bytes of state, since {time}"));
+            }
             if let Some(why) = &session.outdated {
                 let id = session.session;
                 say(format_args!("  session {id} goes on as it began, but {why} (`aviary end {id}` ends it)"));

@@ -131,7 +131,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// A quarter of the machine's memory; 1 GiB where the kernel does not say how much there is.
-fn usual_memory() -> u64 {
+pub fn usual_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     memory_of(&text).map_or(1 << 30, |bytes| bytes / 4)
 }

@@ -250,6 +250,8 @@ fn start_node(
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::serve::launch_slice()?;
     config.test_move_every = crate::serve::test_move_every()?;
+    config.test_parks = crate::serve::test_parks()?;
+    config.parked_memory = crate::remote::usual_memory();
     config.modules = modules;
     config.cards = cards;
     config.log = command.log_level;

@@ -38,6 +38,8 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   api_dirs = ["/opt/aviary/apis"]
   pass_environment = ["ACME_*"] # variables that API servers get beside those that vendors' libraries usually look at
   movable = false               # sessions cannot be moved, and what that needs is not recorded [true]
+  parked_memory = "16G"         # host memory that parked sessions may take [a quarter of the machine's]
+  idle_park = "10m"             # sessions that make no call for so long are parked; "0s": none [none]
   only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -53,6 +55,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   only_devices = ["NVIDIA H100*", "pocl*"]  # in the place of the node's list
   weight = 2                    # share of a scheduled device [1]
   priority = 0
+  idle_park = "1h"              # in the place of the node's; "0s": never
   cap = "30%"                   # never more of a scheduled device's time, even if it is idle
   [devices."NVIDIA H100*"]
   limits = { device_memory = "1G" }   # of each tenant that has none of its own there
@@ -241,7 +244,8 @@ impl Source {
     fn settings(&self, file: &FileConfig) -> anyhow::Result<Settings> {
         let only_devices = self.only_devices.clone().or_else(|| file.only_devices());
         let (limits, device_limits) = (file.limits(), file.device_limits());
-        let mut tenants = Tenants { list: file.tenants(), limits, device_limits, only_devices };
+        let idle_park = file.idle_park();
+        let mut tenants = Tenants { list: file.tenants(), limits, device_limits, only_devices, idle_park };
         add_limits(&mut tenants, &self.limits);
         let notes = check_names(&tenants, &self.apis(file)?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
@@ -310,6 +314,15 @@ pub fn test_move_every() -> anyhow::Result<Option<u64>> {
     every.map(Some).ok_or_else(|| anyhow!("AVIARY_TEST_MOVE_EVERY is {text:?}, expected a number of calls"))
 }
 
+/// `AVIARY_TEST_MOVE_KIND`, for tests: `park`, what the variable above says is a park, or `move`.
+pub fn test_parks() -> anyhow::Result<bool> {
+    match std::env::var("AVIARY_TEST_MOVE_KIND").as_deref() {
+        Err(_) | Ok("move") => Ok(false),
+        Ok("park") => Ok(true),
+        Ok(text) => bail!("AVIARY_TEST_MOVE_KIND is {text:?}, expected `move` or `park`"),
+    }
+}
+
 /// Command line before file before defaults.
 fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<NodeConfig> {
     let file = command.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
@@ -332,7 +345,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     };
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
     config.launch_slice = launch_slice()?;
-    config.test_move_every = test_move_every()?;
+    (config.test_move_every, config.test_parks) = (test_move_every()?, test_parks()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
         let gateway = command.remote.gateway(&others)?;
@@ -349,6 +362,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.pass_environment =
         command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
     config.movable = file.movable.unwrap_or(config.movable);
+    config.parked_memory = file.parked_memory.map_or_else(crate::remote::usual_memory, |amount| amount.0);
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let has_cards = !command.fpga.is_empty() || !file.cards(&config.socket, config.mode).is_empty();

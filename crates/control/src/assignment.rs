@@ -48,6 +48,8 @@ pub struct Assignment {
     pub movable: bool,
     /// For tests: the session asks to be moved after every so many calls; 0 or `None`: never.
     pub move_every: Option<u64>,
+    /// The session is parked here: it is made anew at the order to do so, and its calls are watched for until then.
+    pub parked: bool,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
 }

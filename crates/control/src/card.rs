@@ -26,6 +26,8 @@ pub enum ToCard {
     Share { tenant: String, weight: u32, priority: i32 },
     /// The sessions end.
     End { sessions: Vec<u64> },
+    /// The session's virtual accelerator goes to the port of this name, and its job goes on there.
+    Move { session: u64, port: String },
     /// The disciplines of ports from now on: the first rule that fits a port's name; those that none fits have the usual one.
     Rules { rules: Vec<PortRule> },
 }
@@ -74,6 +76,11 @@ pub enum FromCard {
     /// The client has gone, or was sent away. Once for each session.
     Ended {
         session: u64,
+    },
+    /// The answer to a move; `refusal`: the reason why it is where it was.
+    Moved {
+        session: u64,
+        refusal: Option<String>,
     },
     Client(ClientFigures),
     Port(PortFigures),

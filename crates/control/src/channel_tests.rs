@@ -69,6 +69,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             arena,
             movable: schedulable,
             move_every: arena,
+            parked: private,
         }
     })
 }

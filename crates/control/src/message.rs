@@ -19,7 +19,8 @@ pub enum ToServer {
     /// A session may come here with [`ToServer::Adopt`]: answered by `Prepared` or `Unmovable`.
     Prepare(Preparation),
     /// A session that another process has served, with its [`crate::SessionDescriptors`] and behind them, but for the guest's
-    /// socket, its [`crate::StateDescriptors`]. It stands until [`MoveOrder::Go`].
+    /// socket, its [`crate::StateDescriptors`]. It stands until [`MoveOrder::Go`]; one that is parked is not even made before
+    /// [`MoveOrder::Rebuild`].
     Adopt {
         assignment: Box<Assignment>,
         /// The application's heap is there, too.

@@ -20,9 +20,14 @@ pub enum MoveOrder {
     Capture {
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
         stop_ms: u64,
+        /// It is to be parked: made anew only once this process has ended, so that nobody can try that before.
+        #[serde(default)]
+        park: bool,
     },
     /// Go on in this process, after `Capture` or `Wanted`.
     Resume,
+    /// Make the session anew that is parked here ([`crate::Assignment::parked`]): answered by `Rebuilt`.
+    Rebuild,
     /// Go on with the state that was rebuilt in this process.
     Go,
 }
@@ -59,8 +64,19 @@ pub enum MoveReport {
         /// Time that it took, in microseconds.
         rebuild_us: u64,
     },
-    /// The session stands and asks to be moved (`Assignment::move_every`); it waits for an order.
+    /// The session is parked in this process: nothing of it is made, and the memory that its program would write to is
+    /// watched.
+    Parked,
+    /// The session stands and asks to be moved (`Assignment::move_every`); it waits for an order. Of a session that is
+    /// parked: its program has called.
     Wanted,
+}
+
+impl MoveReport {
+    /// True of those with which the old process answers an order to capture.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::Captured(_) | Self::Unmovable { .. })
+    }
 }
 
 /// Figures of one capture. An API server may lie; they are shown to people only.
@@ -136,7 +152,7 @@ impl Message for MoveReport {
     fn descriptors(&self) -> RangeInclusive<usize> {
         let count = match self {
             Self::Captured(figures) => 1 + state_descriptors(figures.heap),
-            Self::Prepared | Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Wanted => 0,
+            Self::Prepared | Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Parked | Self::Wanted => 0,
         };
         count..=count
     }

@@ -14,7 +14,7 @@ mod turns;
 mod virtual_accelerator;
 
 pub use mappings::MappingError;
-pub use mediator::{Error, Mediator, Settings, USUAL_TURN, usual_discipline};
+pub use mediator::{Departed, Error, Mediator, Settings, USUAL_TURN, usual_discipline};
 pub use registers::{ReadAnswer, WriteAnswer};
 pub use slices::SLICE_BYTES;
 pub use turns::{PortUse, nanoseconds};

@@ -1,5 +1,9 @@
 //! The mediator: opens and closes virtual accelerators, and gives them their turns in device time.
 
+mod moving;
+
+pub use moving::Departed;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -395,36 +399,9 @@ impl<B: Board> Mediator<B> {
         let scheduled = self.is_scheduled(id);
         let port = self.own(id)?.port;
         let since = self.ports[port].since;
-        let present = if scheduled { Monitor(&mut self.board).counters(port).cycles.saturating_sub(since) } else { 0 };
+        let present = if scheduled { Monitor(&mut self.board).cycles(port).saturating_sub(since) } else { 0 };
         let status = self.own(id)?.status(scheduled);
         Ok(Status { cycles: status.cycles + present, ..status })
-    }
-
-    /// Moves a virtual accelerator to another port of the same type. Its job goes on there.
-    ///
-    /// # Errors
-    /// [`Error::WrongPort`]; [`Error::Mapping`] if its memory cannot be mapped there, which leaves it failed.
-    pub fn move_to(&mut self, id: VirtualId, port: usize) -> Result<(), Error> {
-        let from = self.own(id)?.port;
-        let described = &self.board.description().ports;
-        if described.get(port).is_none_or(|there| there.guid != described[from].guid) {
-            return Err(Error::WrongPort(port));
-        }
-        if from == port {
-            return Ok(());
-        }
-        self.pause(id);
-        let ports = self.ports.len();
-        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
-        if let Some(base) = own.base {
-            own.mappings.hide(&mut self.board, base, own.place.base(from, ports));
-            own.port = port;
-            own.mappings.show(&mut self.board, base, own.place.base(port, ports))?;
-        }
-        own.port = port;
-        self.ports[from].order.leave(id);
-        self.ports[port].order.enter(id, &own.owner);
-        Ok(())
     }
 
     /// Does the virtual accelerator have its port at the moment?

@@ -27,6 +27,10 @@ pub fn leave<B: Board>(board: &mut B, own: &mut VirtualAccelerator, since: u64, 
                     JobState::Error => break Phase::Failed(Failure::Job),
                     JobState::Silent => break Phase::Failed(Failure::Silent),
                     _ if board.now() >= end => break Phase::Failed(Failure::Stuck),
+                    // A job that loads ignores the pause. It is told again, and saves once it runs.
+                    JobState::Running if Monitor(board).command(port, Command::Pause).is_err() => {
+                        break Phase::Failed(Failure::Silent);
+                    }
                     _ => {
                         board.advance(SAVE_POLL_CYCLES);
                     }
@@ -38,9 +42,8 @@ pub fn leave<B: Board>(board: &mut B, own: &mut VirtualAccelerator, since: u64, 
         }
     }
     copy_status(board, own);
-    let counters = Monitor(board).counters(port);
-    own.refused += counters.refused;
-    let cycles = counters.cycles.saturating_sub(since);
+    own.refused += Monitor(board).refused(port);
+    let cycles = Monitor(board).cycles(port).saturating_sub(since);
     own.cycles += cycles;
     Monitor(board).clear_fault(port);
     vacate(board, port);
@@ -66,7 +69,7 @@ pub fn copy_status<B: Board>(board: &mut B, own: &mut VirtualAccelerator) {
 /// Gives a port in reset and drained to a virtual accelerator. Returns the port's cycle counter.
 pub fn enter<B: Board>(board: &mut B, own: &mut VirtualAccelerator) -> u64 {
     let (port, ports) = (own.port, board.description().ports.len());
-    let since = Monitor(board).counters(port).cycles;
+    let since = Monitor(board).cycles(port);
     own.wants_port = false;
     if let Some(guest) = own.base {
         let slice = own.place.base(port, ports);

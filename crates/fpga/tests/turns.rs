@@ -201,6 +201,23 @@ fn job_that_is_moved_between_ports_ends_with_its_result() {
 }
 
 #[test]
+fn job_that_is_moved_while_it_loads_ends_with_its_result() {
+    let Some(mut mediator) = mediator("rogue", 20_000) else { return };
+    let (id, sum) = walk(&mut mediator, 1, 500);
+    // Loading takes the latency of the link: some of these moves come before its end, some behind it.
+    let first = mediator.status(id).unwrap().port;
+    for turn in 0..12 {
+        // To ask for the port would give the job time to load.
+        mediator.run(1 + 10 * turn as u64);
+        assert_eq!(mediator.move_to(id, 1 + (first + turn) % 4), Ok(()));
+        assert_eq!(mediator.status(id).unwrap().phase, Phase::Queued { saved: true }, "turn {turn}");
+    }
+    run_until_done(&mut mediator, &[id]);
+    assert_eq!((get(&mut mediator, id, LL_SUM), get(&mut mediator, id, LL_VISITED)), (sum, 500));
+    assert_eq!(mediator.board().escaped(), 0);
+}
+
+#[test]
 fn closed_accelerator_does_not_touch_its_memory_any_more() {
     let Some(mut mediator) = mediator("pair", 20_000) else { return };
     for _ in 0..100 {

@@ -18,12 +18,14 @@ pub use account::{Account, Allowance, Kind, Refused};
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
 pub use grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};
-pub use page::{Balance, PageError, ProcessUse, SLOTS, TenantPage};
+pub use page::{Balance, HeldAmount, NoRoom, PageError, ProcessUse, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
 /// Objects that calls have created, of all APIs: every session has an account of them.
 pub const HANDLES: &str = "handles";
+/// The bytes of a session's object log, of every API.
+pub const HOST_LOG: &str = "host_log";
 /// Memory of this machine that the specifications of APIs know of: sources, programs, shared memory.
 pub const HOST_MEMORY: &str = "host_memory";
 

@@ -8,6 +8,10 @@
 //! the accounts of its own tenant, whose device it holds anyway. The node believes nothing here that would matter to
 //! others, and never waits for long.
 
+mod held;
+
+pub use held::{HeldAmount, NoRoom};
+
 use crate::account::{Allowance, Kind, Refused};
 use crate::audit::RefusalLogWindow;
 use crate::device_limits::{DEVICE_LIMITS, DEVICE_NAME_WORDS, DeviceLimit, DeviceLimitTable, RESOURCE_NAME_WORDS};

@@ -157,6 +157,21 @@ impl Api {
         }
     }
 
+    /// Calls that use `value` use from now on what is bound to `other`, of type `ty`, as well, in exchange for what was shared in that
+    /// place.
+    pub fn share(&'static self, value: u64, ty: u32, other: u64, place: u64) {
+        if let Some(c) = self.connection() {
+            c.share(value, ty, other, place);
+        }
+    }
+
+    /// The function of this number is about to be called: copies that were to last until then end.
+    pub fn ends_copies(&'static self, function: u32) {
+        if let Some(c) = self.connection() {
+            c.kept.function_called(function);
+        }
+    }
+
     /// The handle's metadata, zeroed at first; NULL if `value` is no live handle, or one with another kind of structure.
     pub fn metadata(&'static self, value: u64, kind: u32) -> *mut u8 {
         self.connection().map_or(null_mut(), |c| c.handles.metadata(value, kind))

@@ -104,6 +104,30 @@ impl Call {
         unsafe { self.buffer_in(text.as_ptr(), text.len()) };
     }
 
+    pub(crate) fn connection(&self) -> &'static Connection {
+        self.lane.connection
+    }
+
+    /// Writes a buffer that is NULL.
+    pub(crate) fn null(&mut self) {
+        self.frame().encoder.buffer_null();
+    }
+
+    /// Writes a buffer in shared memory.
+    pub(crate) fn arena(&mut self, offset: u64, bytes: usize) {
+        self.frame().encoder.buffer_arena(offset, bytes);
+    }
+
+    /// The application may have changed a block that the server reads.
+    pub(crate) fn block_changed(&mut self, offset: u64, bytes: usize) {
+        self.frame().regions.push(Region { offset, length: bytes });
+    }
+
+    /// Notes an action for the time after the vendor's function succeeded.
+    pub(crate) fn ends(&mut self, end: End) {
+        self.frame().ends.push(end);
+    }
+
     /// How many outputs the request has named so far.
     pub fn outputs(&mut self) -> usize {
         self.frame().outputs.len()
@@ -433,7 +457,7 @@ impl Call {
     }
 
     /// The offset of a buffer that lies in shared memory already.
-    fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
+    pub(crate) fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
         let connection = self.lane.connection;
         if connection.arena.mirrored() {
             return None;
@@ -450,7 +474,7 @@ impl Call {
     }
 
     /// A block for the duration of this call.
-    fn block(&mut self, n: usize) -> Option<Block> {
+    pub(crate) fn block(&mut self, n: usize) -> Option<Block> {
         let block = self.allocate(n)?;
         self.frame().blocks.push(block);
         Some(block)
@@ -489,7 +513,7 @@ impl Call {
 
     /// # Safety
     /// `n` bytes at `p` are readable; `block` holds at least `n` and belongs to the caller.
-    unsafe fn copy_in(&mut self, p: *const u8, n: usize, block: Block) {
+    pub(crate) unsafe fn copy_in(&mut self, p: *const u8, n: usize, block: Block) {
         let n = n.min(block.size as usize);
         if let Ok(to) = self.lane.connection.arena.pointer(block.offset, n) {
             // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena. `copy`,
@@ -508,14 +532,18 @@ impl Drop for Call {
     }
 }
 
-/// Ends the mappings of an asynchronous unmap: the application may not use them; the server still
-/// reads their blocks.
+/// Ends what an asynchronous call unmaps or frees: the application may not use it; the server still
+/// reads the blocks of mappings.
 fn end_mappings(connection: &Connection, frame: &mut Frame) {
     for end in frame.ends.drain(..) {
-        if let End::Mapping { pointer, id } = end
-            && let Some(mapping) = connection.mappings.remove(pointer, id)
-        {
-            frame.blocks.extend(connection.deliveries.abandon(mapping.block));
+        match end {
+            End::Mapping { pointer, id } => {
+                if let Some(mapping) = connection.mappings.remove(pointer, id) {
+                    frame.blocks.extend(connection.deliveries.abandon(mapping.block));
+                }
+            }
+            End::Freed { address } => connection.kept.free(address),
+            End::Shadow { .. } => {}
         }
     }
 }

@@ -12,6 +12,7 @@ use aviary_wire::control::{CALLBACK_LANE, control_kind};
 
 use crate::backpressure::TransferBackpressure;
 use crate::blocks::{Block, Blocks};
+use crate::bound::Bound;
 use crate::cache::Cache;
 use crate::callback::Callbacks;
 use crate::deliveries::Deliveries;
@@ -20,6 +21,7 @@ use crate::handles::{Ended, Handles};
 use crate::heap::Heap;
 use crate::interned::Interned;
 use crate::keeper::Keeper;
+use crate::kept::Kept;
 use crate::mappings::Mappings;
 use crate::output::OutputFiles;
 use crate::registry::Registries;
@@ -68,6 +70,8 @@ pub(crate) struct Connection {
     pub states: States,
     pub mappings: Mappings,
     pub interned: Interned,
+    pub kept: Kept,
+    pub bound: Bound,
     pub registries: Registries,
     pub backpressure: TransferBackpressure,
     pub zerocopy: Zerocopy,
@@ -119,6 +123,8 @@ impl Connection {
             states: States::default(),
             mappings: Mappings::default(),
             interned: Interned::default(),
+            kept: Kept::default(),
+            bound: Bound::default(),
             registries: Registries::default(),
             backpressure: TransferBackpressure::default(),
             zerocopy: Zerocopy::default(),
@@ -341,7 +347,9 @@ impl Connection {
     fn ended(&self, handles: Vec<Ended>) {
         for Ended { value, id } in handles {
             self.cache.forget(id);
+            self.kept.owner_ended(value);
             self.retire(self.shadows.owner_ended(value));
+            self.retire(self.bound.owner_ended(value));
         }
     }
 

@@ -13,6 +13,8 @@ pub struct HandleType {
     pub size: usize,
     /// Returns the first word of the block to which a value points; `None`: values are ids.
     pub boxed: Option<unsafe fn() -> usize>,
+    /// Returns the address of the table of which each value points to a copy, and its words; `None`: they do not.
+    pub shape: Option<(fn() -> usize, usize)>,
     /// Values that name no object and are sent unchanged.
     pub predefined: &'static [u64],
     /// The structure that each handle of the type carries, if any.

@@ -36,6 +36,8 @@ pub(crate) enum End {
     Shadow { to: *mut u8, bytes: usize, offset: u64, end: bool },
     /// Ends the mapping.
     Mapping { pointer: usize, id: u64 },
+    /// The application has freed the copy at this address.
+    Freed { address: usize },
 }
 
 /// One call's request and reply.

@@ -10,6 +10,7 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, Metadata, NOT_A_HANDLE, short_
 
 use crate::boxes::{BoxBlock, Boxes};
 use crate::guest_ids::GuestIdAllocator;
+use crate::shapes::{Shapes, copied};
 use crate::{ApiDescriptor, Role};
 
 /// A live handle whose value is an id, whole or shortened.
@@ -29,6 +30,7 @@ struct Tables {
     /// Other handles, by value.
     plain: HashMap<u64, Plain>,
     guest_ids: GuestIdAllocator,
+    shapes: Shapes,
     /// Handles that end with others, by value.
     ends: Ends,
 }
@@ -62,6 +64,7 @@ impl Handles {
             return value;
         }
         match self.descriptor.handle_types.get(ty as usize) {
+            Some(t) if t.shape.is_some() => self.short_word_of(value),
             Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
             Some(t) if t.size == 4 => self.short_word_of(value & u64::from(u32::MAX)),
             // The server checks the value.
@@ -89,6 +92,9 @@ impl Handles {
             return id;
         }
         let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return 0 };
+        if let Some(shape) = t.shape {
+            return self.shaped_value(id, role, &copied(shape));
+        }
         match t.boxed {
             // SAFETY: a generated function without requirements: it evaluates the specification's expression.
             Some(prefix) => self.boxed_value(id, role, unsafe { prefix() }),
@@ -127,6 +133,22 @@ impl Handles {
             }
             None => 0,
         }
+    }
+
+    /// The address of the object's copy of the table, `words` for one that is new.
+    pub fn shaped_value(&self, id: u64, role: Role, words: &[usize]) -> u64 {
+        let mut tables = self.tables();
+        if let Some(value) = tables.values.get(&id).copied() {
+            if let Some(known) = tables.plain.get_mut(&value) {
+                known.references += u64::from(role == Role::Allocate);
+            }
+            return value;
+        }
+        let value = tables.shapes.make(words);
+        let kind = self.metadata_of(id).map_or(0, |m| m.kind);
+        tables.plain.insert(value, Plain { id, references: 1, metadata: 0, kind });
+        tables.values.insert(id, value);
+        value
     }
 
     fn plain_value(&self, id: u64, role: Role, size: usize) -> u64 {
@@ -218,6 +240,9 @@ impl Handles {
             return None;
         }
         let plain = tables.plain.remove(&value)?;
+        if tables.shapes.end(value) {
+            tables.values.remove(&plain.id);
+        }
         self.free_metadata(plain.metadata as *mut u8, plain.id);
         tables.guest_ids.end(plain.id);
         Some(plain.id)
@@ -326,15 +351,16 @@ mod tests {
     const KINDS: [u32; 3] = [1, 2, 1];
 
     static TYPES: [HandleType; 3] = [
-        HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[1], metadata: CARRIED },
+        HandleType { name: "boxed", size: 8, boxed: Some(prefix), shape: None, predefined: &[1], metadata: CARRIED },
         HandleType {
             name: "plain",
             size: 8,
             boxed: None,
+            shape: None,
             predefined: &[],
             metadata: Some(Metadata { kind: 2, size: 8 }),
         },
-        HandleType { name: "short", size: 4, boxed: None, predefined: &[7], metadata: CARRIED },
+        HandleType { name: "short", size: 4, boxed: None, shape: None, predefined: &[7], metadata: CARRIED },
     ];
     static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         name: "t",

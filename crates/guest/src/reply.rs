@@ -7,6 +7,8 @@ use std::rc::Rc;
 
 use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, HandleId, NOT_A_HANDLE, flag, kind, status};
 
+use crate::blocks::Block;
+use crate::connection::Connection;
 use crate::deliveries::Pending;
 use crate::frame::{End, Frame, Output, OutputSource};
 use crate::lane::{Answer, ThreadLane};
@@ -106,7 +108,7 @@ impl Reply {
 
     /// Reads with the decoder; an error ends the connection and yields `fallback`.
     #[inline]
-    fn read<T>(&mut self, fallback: T, f: impl FnOnce(&mut Decoder) -> Result<T, DecodeError>) -> T {
+    pub(crate) fn read<T>(&mut self, fallback: T, f: impl FnOnce(&mut Decoder) -> Result<T, DecodeError>) -> T {
         let body = self.frame.reply.get(HEADER_SIZE..).unwrap_or(&[]);
         let mut decoder = Decoder::resume(body, self.at);
         match f(&mut decoder) {
@@ -119,6 +121,16 @@ impl Reply {
                 fallback
             }
         }
+    }
+
+    pub(crate) fn connection(&self) -> &'static Connection {
+        self.lane.connection
+    }
+
+    /// Takes a block of the call, which then outlives it.
+    pub(crate) fn take_block(&mut self, offset: u64) -> Option<Block> {
+        let at = self.frame.blocks.iter().position(|block| block.offset == offset)?;
+        Some(self.frame.blocks.swap_remove(at))
     }
 
     #[cold]
@@ -331,7 +343,7 @@ impl Reply {
     }
 
     /// Fetches the present content into the block, now or, if it is not ready, with a delivery.
-    fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
+    pub(crate) fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
         let connection = self.lane.connection;
         connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None, ticket: 0 });
         let mut frame = self.lane.take_frame();
@@ -388,6 +400,7 @@ impl Reply {
                         connection.blocks.free(block);
                     }
                 }
+                End::Freed { address } => connection.kept.free(address),
             }
         }
     }

@@ -37,22 +37,51 @@ impl<const N: usize> VendorTable<N> {
         self.words.as_ptr() as usize
     }
 
+    /// Sets the pointer at that place, in bytes, to another table of the guest's, or to none.
+    pub fn point(&self, offset: usize, to: usize) {
+        self.words[offset / 8].store(to, Ordering::Relaxed);
+    }
+
     /// `word` is the vendor's next word of the reply.
-    fn follow(&self, mut word: impl FnMut() -> u64) {
-        for slots in self.slots.chunks(SLOTS) {
-            let present = word();
-            for (_, slot) in slots.iter().enumerate().filter(|(n, _)| (present >> n) & 1 == 0) {
-                self.words[slot / 8].store(0, Ordering::Relaxed);
-            }
+    fn follow(&self, word: impl FnMut() -> u64) {
+        follow(self.slots, self.values, word, &mut |at, change| {
+            let place = &self.words[at];
+            place.store(change.of(place.load(Ordering::Relaxed)), Ordering::Relaxed);
+        });
+    }
+}
+
+/// The bits of a word that a reply says, and the mask under which they lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WordChange {
+    mask: usize,
+    bits: usize,
+}
+
+impl WordChange {
+    pub(crate) fn of(self, word: usize) -> usize {
+        word & !self.mask | self.bits
+    }
+}
+
+/// Reads what a reply says of a table, and has `change` change its words.
+pub(crate) fn follow(
+    slots: &[usize],
+    values: &[(usize, usize, u64)],
+    mut word: impl FnMut() -> u64,
+    change: &mut dyn FnMut(usize, WordChange),
+) {
+    for slots in slots.chunks(SLOTS) {
+        let present = word();
+        for (_, slot) in slots.iter().enumerate().filter(|(n, _)| (present >> n) & 1 == 0) {
+            change(slot / 8, WordChange { mask: usize::MAX, bits: 0 });
         }
-        for &(offset, width, most) in self.values {
-            let value = word().min(most);
-            let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
-            // A number is as wide as it is aligned: it lies in one word.
-            let place = &self.words[offset / 8];
-            let others = place.load(Ordering::Relaxed) & !((mask << shift) as usize);
-            place.store(others | ((value & mask) << shift) as usize, Ordering::Relaxed);
-        }
+    }
+    for &(offset, width, most) in values {
+        let value = word().min(most);
+        let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
+        // A number is as wide as it is aligned: it lies in one word.
+        change(offset / 8, WordChange { mask: (mask << shift) as usize, bits: ((value & mask) << shift) as usize });
     }
 }
 

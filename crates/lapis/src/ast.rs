@@ -63,6 +63,8 @@ pub enum Item {
     Stateless(Vec<Name>),
     /// The utility function that waits for the vendor's library.
     Quiesce(Name),
+    /// `stays(f);`
+    Stays(Name),
     /// Utility functions that save and restore what belongs to no object.
     SessionState {
         write: Name,

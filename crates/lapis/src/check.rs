@@ -3,6 +3,7 @@
 
 mod availability;
 mod codes;
+mod memory;
 mod pairs;
 mod pointers;
 mod positions;
@@ -27,6 +28,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         positions::check(function, diagnostics);
         sized::check(function, diagnostics);
         states::check(function, diagnostics);
+        memory::check(model, function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -42,6 +44,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         }
     }
     codes::check(model, diagnostics);
+    memory::named(model, diagnostics);
     // A function that could not be understood may hold the other half of a pair.
     if diagnostics.iter().all(|d| d.severity == crate::diagnostics::Severity::Warning) {
         pairs::check(model, diagnostics);

@@ -23,6 +23,7 @@ mod resolve;
 pub mod score;
 pub mod source;
 mod suggest;
+pub mod unpacked;
 pub mod utility;
 
 pub use coverage::{Coverage, coverage};

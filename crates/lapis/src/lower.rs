@@ -140,10 +140,17 @@ impl<'a> Lowering<'a> {
                 depends_on: plan.depends_on.clone(),
                 ends_with: plan.ends_with.clone(),
                 referring: plan.referring.clone(),
+                memory: plan.memory.clone(),
                 state: plan.state,
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
-            Kind::String => Operation::Text { output: plan.output },
+            Kind::String => Operation::Text { output: plan.output, keeping: Keeping::of(&plan.lifetime) },
+            Kind::Frees => Operation::Frees,
+            Kind::Resident { bytes } => match &plan.lifetime {
+                Lifetime::Owned(owner) => Operation::Resident { bytes: bytes.clone(), owner: owner.clone() },
+                // `check` refuses it.
+                _ => Operation::Null { cleared: true },
+            },
             Kind::Callback(callback) => self.callback(callback, at),
             Kind::Userdata => Operation::Userdata,
             Kind::Chain(chain) => Operation::Chain((**chain).clone()),
@@ -211,6 +218,7 @@ impl<'a> Lowering<'a> {
                 private: private && !cursor && !buffer.in_place,
                 cursor,
                 align: buffer.align,
+                keeping: Keeping::of(&plan.lifetime),
             });
         }
         let mut element = element;
@@ -226,6 +234,7 @@ impl<'a> Lowering<'a> {
             element_type: buffer.element_type.clone(),
             makes: plan.allocate,
             ends: plan.deallocate,
+            keeping: Keeping::of(&plan.lifetime),
         })
     }
 
@@ -239,8 +248,11 @@ impl<'a> Lowering<'a> {
             _ if contextual || (plan.deallocate && !plan.allocate) => Mode::ShadowBack { end: plan.deallocate },
             Lifetime::Manual => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: None },
             Lifetime::Coupled(e) => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) },
-            Lifetime::Call if buffer.no_copy => Mode::Room,
-            Lifetime::Call => Mode::Copy { input: plan.input, output: plan.output },
+            Lifetime::Bound(object) => Mode::Bound { object: object.clone() },
+            _ if buffer.no_copy => Mode::Room,
+            Lifetime::Call | Lifetime::Owned(_) | Lifetime::OwnedUntil(_) | Lifetime::FreedBy(_) => {
+                Mode::Copy { input: plan.input, output: plan.output }
+            }
         }
     }
 

@@ -6,6 +6,10 @@
 
 use crate::source::Span;
 
+mod memory;
+
+pub use memory::*;
+
 /// One API: everything a generator may know.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
@@ -43,8 +47,12 @@ pub struct Model {
     pub utility_functions: Vec<UtilityFunction>,
     /// Utility function that waits until the vendor's library has finished what it was given.
     pub quiesce: Option<usize>,
+    /// Utility function of the server that answers why the session cannot move now.
+    pub stays: Option<usize>,
     /// Functions for the state that the library and utility code keep for the process, beside objects.
     pub state: Option<StateFunctions>,
+    /// The functions that free memory of the library's, by index of [`Lifetime::FreedBy`].
+    pub freed: Vec<FreeingFunctions>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,
     /// Macros of the command line: `NAME` or `NAME=VALUE`.
@@ -142,6 +150,8 @@ pub struct HandleType {
     pub size: usize,
     /// First word of the block a guest handle points to (evaluated in the guest).
     pub boxed: Option<Expr>,
+    /// The table of which a guest handle has a copy: index into [`Model::tables`].
+    pub shape: Option<usize>,
     /// Error code for a handle that does not exist.
     pub invalid: Option<Expr>,
     /// Values that are no created objects and cross as they are: small and not 0.
@@ -153,6 +163,15 @@ pub struct HandleType {
     pub blocker: Option<String>,
     /// Objects that no record makes again.
     pub remade: Option<RemadeFunctions>,
+    /// An object of the type is current on each thread, and calls depend on it.
+    pub current: Option<CurrentFunctions>,
+}
+
+/// Utility functions that tell and set the object that is current on the calling thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CurrentFunctions {
+    pub get: usize,
+    pub set: usize,
 }
 
 /// Utility functions that save an object of a type and make it again.
@@ -170,12 +189,14 @@ impl HandleType {
             name,
             size,
             boxed: None,
+            shape: None,
             invalid: None,
             predefined: Vec::new(),
             metadata: None,
             identity: None,
             blocker: None,
             remade: None,
+            current: None,
         }
     }
 }
@@ -232,6 +253,16 @@ pub struct TableSource {
     pub sized: Option<TableValue>,
     /// Numbers, which have the vendor's values; in order of their places.
     pub values: Vec<TableValue>,
+    pub chain: Option<TableChain>,
+}
+
+/// Tables that a pointer of another one leads to, each with a pointer to the next one: those of them that the vendor has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableChain {
+    /// Place of the pointer to the first one, in bytes.
+    pub head: usize,
+    /// Each by its index in [`Model::tables`], and the place of its pointer to the next one.
+    pub links: Vec<(usize, usize)>,
 }
 
 /// A number in a table.
@@ -456,7 +487,10 @@ pub struct Function {
     pub label: Option<String>,
     /// Set for a function that is only reached through a table: `(table, member)`.
     pub member_of: Option<(usize, String)>,
+    /// As the specification describes it.
     pub signature: Signature,
+    /// Its parameters are members of one struct.
+    pub unpacked: Option<Box<crate::unpacked::Unpacked>>,
     /// Names used by the specification for the parameters, by position.
     pub parameters: Vec<String>,
     pub support: Support,
@@ -496,7 +530,7 @@ pub struct Function {
     pub finally: Vec<Guarded>,
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
-    /// Its calls are kept for the session or the thread.
+    /// Its calls are kept for the session, the thread, or the object that is current there.
     pub records: Vec<StateRecord>,
     /// Server expressions whose values must come out equal when the call is made again.
     pub same: Vec<Guarded>,
@@ -506,7 +540,7 @@ pub struct Function {
     pub span: Span,
 }
 
-/// `session_record(key...)`, `thread_record(key...)`
+/// `session_record(key...)`, `thread_record(key...)`, `current_record(key...)`
 #[derive(Debug, Clone)]
 pub struct StateRecord {
     pub condition: Option<Expr>,
@@ -518,6 +552,8 @@ pub struct StateRecord {
 pub enum RecordOwner {
     Session,
     Thread,
+    /// The object that is current on the thread.
+    Current,
 }
 
 /// The reason why a call need not be made again.
@@ -668,6 +704,8 @@ pub struct Plan {
     /// Handles with which this one ends.
     pub ends_with: Vec<Expr>,
     pub referring: Option<Referring>,
+    /// The relation of the call to memory that is bound to this handle.
+    pub memory: HandleMemory,
     /// `obj_state_cbs`
     pub state: Option<StateFunctions>,
     pub span: Span,
@@ -711,6 +749,12 @@ pub enum Kind {
     },
     Buffer(Box<Buffer>),
     String,
+    /// Memory that the library has handed out and that this call frees.
+    Frees,
+    /// Memory of the library's of that many bytes, which the application uses as long as the object that owns it.
+    Resident {
+        bytes: Expr,
+    },
     Callback(Box<Callback>),
     Userdata,
     Chain(Box<Chain>),
@@ -861,7 +905,18 @@ pub enum Lifetime {
     Call,
     Manual,
     Coupled(Expr),
-    Until { token: Expr, poll: usize },
+    Until {
+        token: Expr,
+        poll: usize,
+    },
+    /// Memory of the application's that the library uses as long as that handle.
+    Bound(Expr),
+    /// Memory of the library's, as long as that handle.
+    Owned(Expr),
+    /// Memory of the library's, until the application calls the function of that name.
+    OwnedUntil(FunctionName),
+    /// Memory of the library's, until the application frees it: index into [`Model::freed`].
+    FreedBy(usize),
 }
 
 #[derive(Debug, Clone)]
@@ -905,6 +960,8 @@ pub enum ExprKind {
     Relaxed,
     /// Index of the element at hand; 0 is the innermost enclosing `element`.
     Index(usize),
+    /// The element at hand itself, of memory that the library hands out; counted as `Index` is. Always under a `Field`.
+    Here(usize),
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
     Conditional(Box<Expr>, Box<Expr>, Box<Expr>),

@@ -1,13 +1,16 @@
 //! From names to meaning: the AST and the header become the [`Model`].
 
 mod callbacks;
+mod chained;
 mod chains;
 mod constants;
 mod expressions;
+mod extents;
 mod functions;
 mod items;
 mod kinds;
 mod members;
+mod memory;
 mod pointers;
 mod scope;
 mod state;
@@ -16,6 +19,7 @@ mod states;
 mod statuses;
 mod tables;
 mod types;
+mod unpack;
 mod values;
 
 use crate::ast::{AstExpr, Block, Item, Statement, TypeName};

@@ -40,6 +40,22 @@ fn mistakes_in_tables_are_told() {
         ("table(ops) o from theirs() { } f(int v) { least(v, 3); }", "no header declares `f`"),
         ("table(ops) o from theirs() { } plain(void) { least(v, 3); }", "`least` cannot describe a function"),
         ("table(ops) o from;", "expected"),
+        (
+            "table(ops) o from theirs() { chained(bytes, more, p); } table(ops) p from theirs();",
+            "not a pointer of the table",
+        ),
+        (
+            "table(ops) o from theirs() { chained(more, ratio, p); } table(ops) p from theirs();",
+            "has no pointer to the next table",
+        ),
+        (
+            "table(ops) o from theirs() { chained(more, more, p); } table(ops) p;",
+            "is no table that follows the vendor's",
+        ),
+        (
+            "table(ops) o from theirs() { chained(more, more, p, p); } table(ops) p from theirs();",
+            "`p` is in two places",
+        ),
     ];
     for (n, (text, expected)) in cases.into_iter().enumerate() {
         let told = folder(&n.to_string(), text).load().expect_err(text).to_string();

@@ -1,7 +1,7 @@
 //! The tenants' pages: who has which place in them, and what they say.
 
 use crate::{NodeError, Tenant};
-use aviary_gate::{Balance, PageError, SLOTS, TenantPage, limit_on};
+use aviary_gate::{Balance, HeldAmount, NoRoom, PageError, SLOTS, TenantPage, limit_on};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -75,6 +75,23 @@ impl Accounts {
             Some(TenantPageState::InUse { page, .. }) if from.tenant == to.tenant => page.move_slot(from.slot, to.slot),
             // Both have a slot of one page, or the node is wrong about them.
             _ => Err(PageError::Busy),
+        }
+    }
+
+    /// All that an API server holds now.
+    pub fn held_by(&self, seat: &AssignedSlot) -> Vec<HeldAmount> {
+        match self.tenants.get(&seat.tenant) {
+            Some(TenantPageState::InUse { page, .. }) => page.held_by(seat.slot),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Charges all of these amounts to an API server, or none of them.
+    pub fn charge_all(&self, seat: &AssignedSlot, amounts: &[HeldAmount]) -> Result<(), NoRoom> {
+        match self.tenants.get(&seat.tenant) {
+            Some(TenantPageState::InUse { page, .. }) => page.charge_all(seat.slot, amounts),
+            // With a slot there is a page, or the node is wrong about it.
+            _ => Err(PageError::Busy.into()),
         }
     }
 

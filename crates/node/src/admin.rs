@@ -1,6 +1,8 @@
 //! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
 
-use crate::{EndRequest, NodeError, NodeReport, TenantChange, UpgradeRequest, log::Log, moving::MoveRequest};
+use crate::{
+    CardMoveRequest, EndRequest, NodeError, NodeReport, TenantChange, UpgradeRequest, log::Log, moving::MoveRequest,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
@@ -31,6 +33,12 @@ pub enum Request {
     Migrate(MoveRequest),
     /// By the number of the move.
     MoveStatus(u64),
+    /// Bring a parked session back; asked again, it says how far that is.
+    Unpark(u64),
+    /// Move a program to another port of its FPGA card; how that goes on is asked with `CardMoveStatus`.
+    MoveAtCard(CardMoveRequest),
+    /// By the number of the session.
+    CardMoveStatus(u64),
     /// For tests: the move goes on that waits where its request said.
     Proceed(u64),
 }

@@ -1,7 +1,6 @@
 //! API server processes: how one is started.
 
-use crate::{NodeError, SandboxSettings};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::{NodeError, SandboxSettings, epoll::is_readable};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
@@ -207,10 +206,7 @@ impl ApiServer {
     /// True if it has ended, whether or not the node's loop has seen that, and whether or not the process 1 of its namespace
     /// has seen it.
     pub fn has_ended(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let server = self.init.as_ref().map_or(&self.exit, |init| &init.server);
-        let mut ends = [&self.exit, server].map(|end| PollFd::new(end, PollFlags::IN));
-        poll(&mut ends, Some(&now)).is_ok_and(|ready| ready > 0)
+        is_readable(&self.exit) || self.init.as_ref().is_some_and(|init| is_readable(&init.server))
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -59,8 +59,10 @@ impl Core {
 
     /// The process has ended, and no move needs what it held.
     pub(crate) fn reap_source(&self, state: &mut CoreState, id: u64) {
+        self.parked_lose_server(state, id);
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
+        state.moves.forget(id);
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
         // Not earlier: as long as the process lives it holds what it was granted.
@@ -70,7 +72,10 @@ impl Core {
                 state.emptying.extend(seat.map(|seat| (id, seat)));
                 groups.end(id);
             }
-            (None, seat) => seat.iter().for_each(|seat| self.settle_accounts(state, seat)),
+            (None, seat) => {
+                seat.iter().for_each(|seat| self.settle_accounts(state, seat));
+                state.moves.left(id);
+            }
         }
         if spare {
             self.log.error(format_args!("a spare API server ended: {status}"));
@@ -88,6 +93,7 @@ impl Core {
         for server in groups.take_empty() {
             if let Some(seat) = state.emptying.remove(&server) {
                 self.settle_accounts(&mut state, &seat);
+                state.moves.left(server);
             }
         }
     }
@@ -157,6 +163,7 @@ impl Core {
             }
         }
         for server in servers {
+            state.parks.by_server.remove(&server);
             end_server(&mut state.registry, server);
             self.end_move_of(&mut state, server);
         }
@@ -224,6 +231,7 @@ impl Core {
         }
         registry.retire(id);
         registry.change(id, ServerEvent::GuestEnded, Instant::now());
+        state.parks.by_server.remove(&id);
         self.move_loses_guest(&mut state, id);
     }
 
@@ -259,6 +267,7 @@ impl Core {
             self.log.info(format_args!("ending {sessions} sessions"));
         }
         state.registry.sessions.clear();
+        state.parks.by_server.clear();
         self.end_zygote(&mut state);
         self.end_vms(&mut state);
         self.end_cards(&mut state);

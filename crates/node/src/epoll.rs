@@ -2,14 +2,21 @@
 
 use crate::NodeError;
 use rustix::event::{
-    Timespec,
+    PollFd, PollFlags, Timespec,
     epoll::{self, CreateFlags, EventData, EventFlags},
+    poll,
 };
 use std::{
     mem::MaybeUninit,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
+
+/// True if there is something to read now, or of a process: it has ended, whether or not the node's loop has seen that.
+pub fn is_readable(fd: impl AsFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {

@@ -38,6 +38,8 @@ pub enum NodeError {
     NoSession(u64),
     /// there was no move {0}, or it is forgotten
     NoMove(u64),
+    /// no API server watches for calls of a parked session: {0}
+    Parked(String),
     /// cannot hand a connection to API server {0}: {1}
     HandOver(u32, io::Error),
     /// tenant `{0}` has {1} guest processes already

@@ -8,8 +8,10 @@ use crate::{
     log::Level,
     node::{Core, CoreState},
     sessions::Session,
+    tenant::Tenants,
 };
 use aviary_control::{FromServer, Garbage, Received, is_api_name, receive};
+use aviary_gate::GrantPage;
 use rustix::process::Signal;
 use std::{
     fmt,
@@ -17,8 +19,13 @@ use std::{
     time::Instant,
 };
 
-/// Longest reason of a session's end that is told, in bytes.
-const REASON: usize = 512;
+/// Longest reason of another process that is kept and shown, in bytes.
+const MAX_REASON_BYTES: usize = 512;
+
+/// A reason that another process has written, for logs and reports: cut, and without anything that a terminal obeys.
+pub(crate) fn shown_reason(reason: &str) -> String {
+    reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string()
+}
 
 /// Messages that no honest API server sends.
 #[derive(Debug, displaydoc::Display)]
@@ -85,8 +92,9 @@ impl Core {
         if let FromServer::Move { session, report } = message {
             return self.hear_move(state, server, session, report, fds);
         }
-        if let FromServer::Ended { reason, .. } = &message
-            && self.hear_failed_rebuild(state, server, reason)
+        if let FromServer::Ended { session, reason } = &message
+            && (self.hear_failed_rebuild(state, server, reason)
+                || self.hear_parked_end(state, server, *session, reason))
         {
             return Ok(());
         }
@@ -140,19 +148,30 @@ impl Core {
             return Err(Lie::NoApi(id));
         }
         let CoreState { registry, tenants, .. } = &mut *state;
+        let process = registry.servers.get(&server).map_or(0, |known| known.process.pid());
         let Some(session) = registry.sessions.get_mut(&id) else { return Ok(()) };
         if session.state.change(SessionNotice::Started) != Transition::Begins {
             return Err(Lie::StartedTwice(id));
         }
         (session.api, session.spec_hash) = (api.clone(), spec_hash);
         let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
-        if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
-            let share = tenants.called(&session.tenant).share();
-            let process = registry.servers.get(&server).map_or(0, |known| known.process.pid());
-            scheduling.enter(id, &session.tenant, share, process, page, bell);
-        }
+        self.schedule(tenants, id, &session.tenant, process, devices);
         self.tell_of(state, server, Level::Info, format_args!("session {id}: {api} started"));
         Ok(())
+    }
+
+    /// The devices of a session are scheduled from now on; `process`: its API server. `None` where they are not.
+    pub(crate) fn schedule(
+        &self,
+        tenants: &Tenants,
+        session: u64,
+        tenant: &str,
+        process: u32,
+        devices: Option<(GrantPage, OwnedFd)>,
+    ) {
+        if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
+            scheduling.enter(session, tenant, tenants.called(tenant).share(), process, page, bell);
+        }
     }
 
     fn conclude(&self, state: &mut CoreState, server: u64, id: u64, reason: &str) {
@@ -164,7 +183,7 @@ impl Core {
         self.unschedule(id);
         state.registry.look_for_sessions(server, Instant::now());
         let separator = if reason.is_empty() { "" } else { ": " };
-        let reason = reason[..reason.floor_char_boundary(REASON)].escape_debug();
+        let reason = shown_reason(reason);
         self.tell_of(state, server, Level::Info, format_args!("session {id}: ended{separator}{reason}"));
     }
 
@@ -177,6 +196,7 @@ impl Core {
         let lie = lie.to_string();
         self.log.warn(format_args!("API server {pid} of tenant {tenant} is ended: {}", lie.escape_debug()));
         server.process.signal(Signal::KILL);
+        state.parks.by_server.remove(&id);
         state.registry.retire(id);
         state.registry.change(id, ServerEvent::Killed, Instant::now());
     }

@@ -10,6 +10,7 @@ use crate::{
     listener::{Address, Listener, listen_on},
     log::{Level, Log},
     node::{Core, CoreState, Goal},
+    parking::{ParkedMemory, USUAL_PARKED_MEMORY},
     report,
     scheduling::Rules,
     server_users::UserRange,
@@ -127,8 +128,12 @@ pub struct NodeConfig {
     pub launch_slice: Option<Duration>,
     /// Sessions can be moved to other API servers: what their objects need for that is recorded.
     pub movable: bool,
+    /// Bytes of host memory that the states of parked sessions may take.
+    pub parked_memory: u64,
     /// For tests: each session moves after every so many calls.
     pub test_move_every: Option<u64>,
+    /// For tests: instead of that it is parked, and its next call brings it back.
+    pub test_parks: bool,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// How its program can be replaced while it runs; `None`: it is not.
@@ -166,7 +171,9 @@ impl NodeConfig {
             devices: Rules::default(),
             launch_slice: None,
             movable: true,
+            parked_memory: USUAL_PARKED_MEMORY,
             test_move_every: None,
+            test_parks: false,
             reload: None,
             upgrade: None,
             remote: None,
@@ -350,6 +357,15 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
         Request::MoveStatus(number) => {
             json(serde_json::to_value(core.move_status(number).map_err(|error| error.to_string())?))
         }
+        Request::Unpark(session) => {
+            json(serde_json::to_value(core.unpark(session).map_err(|error| error.to_string())?))
+        }
+        Request::MoveAtCard(request) => {
+            json(serde_json::to_value(core.begin_card_move(&request).map_err(|error| error.to_string())?))
+        }
+        Request::CardMoveStatus(session) => {
+            json(serde_json::to_value(core.card_move(session).map_err(|error| error.to_string())?))
+        }
         Request::Upgrade(request) => match core.upgrade(admin.as_fd(), &request) {
             Ok(never) => match never {},
             Err(error) => Err(error.to_string()),
@@ -369,6 +385,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         upgrades: state.upgrades,
         spares: state.registry.spares(),
         zygote,
+        parked: ParkedMemory { used: state.parks.bytes(), limit: core.config.parked_memory },
         sessions: sessions_of(state),
         servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
         devices,

@@ -30,6 +30,7 @@ mod listener;
 mod log;
 mod moving;
 mod node;
+mod parking;
 mod permissions;
 mod pool;
 mod private;
@@ -50,7 +51,7 @@ mod zygote;
 
 pub use admin::{Request, admin_path, ask, ask_within, query};
 pub use api_server::ApiServerCommand;
-pub use cards::{CardCommand, CardReport, CardSettings};
+pub use cards::{CardCommand, CardMoveReport, CardMoveRequest, CardReport, CardSettings};
 pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
 pub use end::{EndReport, EndRequest};
 pub use error::NodeError;
@@ -59,6 +60,7 @@ pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
 pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use moving::{Halt, MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
+pub use parking::{ParkedMemory, ParkedReport, UnparkStatus};
 pub use private::{PrivateDir, private_nodes, runtime_directory};
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
 pub use scheduling::{

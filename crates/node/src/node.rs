@@ -15,6 +15,7 @@ use crate::{
     listener::Listener,
     log::Log,
     moving::Moves,
+    parking::{IdleWatch, Parks},
     scheduling::{DeviceReport, Scheduling},
     server_users::{ServerUsers, UserRange},
     sessions::Registry,
@@ -74,6 +75,8 @@ pub(crate) struct CoreState {
     pub registry: Registry,
     pub accounts: Accounts,
     pub moves: Moves,
+    pub parks: Parks,
+    pub idle: IdleWatch,
     pub tenants: Tenants,
     /// `None`: all API servers are the node's user, without sandboxes.
     pub server_users: Option<ServerUsers>,
@@ -175,6 +178,8 @@ impl Core {
             registry,
             accounts,
             moves: Moves::default(),
+            parks: Parks::default(),
+            idle: IdleWatch::default(),
             tenants,
             server_users,
             sessions_per_user,
@@ -290,6 +295,8 @@ impl Core {
             self.resume_logs();
             self.kill_orphans();
             self.give_up_overdue_moves(Instant::now());
+            self.look_at_parked(Instant::now());
+            self.park_idle(Instant::now());
             self.turn_out_overdue(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
@@ -302,6 +309,8 @@ impl Core {
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
         of_servers
             .chain(state.moves.next_deadline())
+            .chain(state.parks.next_look())
+            .chain(state.idle.next_look())
             .chain(state.vms.next_listen())
             .chain(state.cards.next_start())
             .chain(state.gateways.next_deadline())

@@ -52,6 +52,7 @@ impl Core {
                     let (whose, tenant) = (session.owner(), session.tenant.escape_debug());
                     self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
                     state.registry.sessions.insert(id, session);
+                    self.unpark_for(state, server);
                     return;
                 }
                 Err(error) => {

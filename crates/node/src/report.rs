@@ -4,13 +4,17 @@ use crate::{
     CardReport, DeviceReport, Tenant,
     moving::SessionMoves,
     node::CoreState,
+    parking::{ParkedMemory, ParkedReport},
     sessions::{ServerRecord, Session},
     stats,
 };
 use aviary_control::{FPGA_MEMORY, FunctionRule};
 use aviary_gate::{Balance, DeviceLimit, Kind};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Instant, SystemTime},
+};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeReport {
@@ -24,6 +28,9 @@ pub struct NodeReport {
     /// Process that is copied for new guests; 0: there is none, or it is not ready.
     #[serde(default)]
     pub zygote: u32,
+    /// Host memory of parked sessions.
+    #[serde(default)]
+    pub parked: ParkedMemory,
     pub sessions: Vec<SessionReport>,
     /// API servers that had sessions and have none.
     #[serde(default)]
@@ -59,6 +66,9 @@ pub struct SessionReport {
     pub moving: Option<String>,
     #[serde(default)]
     pub moves: SessionMoves,
+    /// Its state lies in the node, and nothing of it is on a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<ParkedReport>,
     /// Calls, bytes and resources by name; empty until the session has started.
     pub counters: BTreeMap<String, u64>,
 }
@@ -89,6 +99,8 @@ pub(crate) fn server(server: &ServerRecord) -> ServerReport {
 
 pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
+    let parked = state.parks.report(session.server, id, Instant::now());
+    let read = if parked.is_some() { stats::read_parked } else { stats::read };
     SessionReport {
         session: id,
         api: session.api.clone(),
@@ -102,7 +114,8 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         moving: state.moves.stage_of(session.server).map(str::to_owned),
         moves: session.moves.clone(),
-        counters: session.pages.as_ref().map(|pages| stats::read(&pages.stats)).unwrap_or_default(),
+        parked,
+        counters: session.pages.as_ref().map(|pages| read(&pages.stats)).unwrap_or_default(),
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{
     accounts::AssignedSlot,
     api_server::ApiServer,
+    epoll::is_readable,
     guest::Guest,
     life::{ServerEvent, ServerState, SessionState},
     line_limit::LineLimit,
@@ -122,6 +123,13 @@ pub struct ServerRecord {
     pub state: ServerState,
     /// Of the log.
     pub lines: LineLimit,
+}
+
+impl ServerRecord {
+    /// True if its guest process has ended, whether or not the node's loop has seen that.
+    pub fn has_lost_guest(&self) -> bool {
+        self.guest_exit.as_ref().is_some_and(is_readable)
+    }
 }
 
 #[derive(Debug, Default)]

@@ -33,21 +33,40 @@ pub fn read(page: &StatsPage) -> BTreeMap<String, u64> {
     all
 }
 
-fn add_resource(all: &mut BTreeMap<String, u64>, resource: &ResourceStats) {
+/// A number that changes with each call of a session. It decides whether an idle session is parked: an API server that lies
+/// is parked too early or never, and both are its own session's concern.
+pub fn activity(page: &StatsPage) -> u64 {
+    let counters = [&page.calls, &page.async_calls, &page.callbacks];
+    counters.iter().fold(0, |sum, counter| sum.wrapping_add(counter.load(Relaxed)))
+}
+
+/// The counters of a session that is parked: it holds nothing.
+pub fn read_parked(page: &StatsPage) -> BTreeMap<String, u64> {
+    let mut all = read(page);
+    let continuous = page.resources.iter().filter(|resource| resource.kind.load(Relaxed) == 0);
+    for name in continuous.filter_map(name_of) {
+        all.insert(format!("{name}.used"), 0);
+    }
+    all.insert("lanes".into(), 0);
+    all
+}
+
+/// As it is shown, with its device; `None`: there is no such resource.
+fn name_of(resource: &ResourceStats) -> Option<String> {
     // Nothing but the characters that a resource's name can have.
     let mut name = resource.name.load();
     name.retain(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-    if name.is_empty() {
-        return;
-    }
     let device = resource.device.load();
-    if !device.is_empty() {
-        name = format!("{name}@{device}");
-    }
+    let whole = if device.is_empty() { name.clone() } else { format!("{name}@{device}") };
+    (!name.is_empty()).then_some(whole)
+}
+
+fn add_resource(all: &mut BTreeMap<String, u64>, resource: &ResourceStats) {
+    let Some(name) = name_of(resource) else { return };
     all.insert(format!("{name}.used"), resource.used.load(Relaxed));
     all.insert(format!("{name}.peak"), resource.peak.load(Relaxed));
     let limit = resource.limit.load(Relaxed);
-    if limit != u64::MAX && device.is_empty() {
+    if limit != u64::MAX && resource.device.is("") {
         all.insert(format!("{name}.limit"), limit);
     }
 }
@@ -72,6 +91,9 @@ mod tests {
         assert_eq!(counters["memory@a card.used"], 2);
         assert_eq!((counters["calls"], counters["memory.used"], counters["memory.limit"]), (3, 5, 7));
         assert!(!counters.contains_key(".used"));
+        let parked = read_parked(&StatsPage::open(descriptor.as_fd()).unwrap());
+        assert_eq!((parked["memory@a card.used"], parked["memory.used"], parked["calls"]), (0, 0, 3));
+        assert_eq!(activity(&page), 3);
     }
 
     #[test]

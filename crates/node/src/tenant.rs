@@ -2,9 +2,9 @@
 
 use crate::scheduling::Share;
 use aviary_control::FunctionRule;
-use aviary_gate::{DeviceLimit, HANDLES, HOST_MEMORY, precedence};
+use aviary_gate::{DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, precedence};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Bytes that a connection from another machine may fill, whatever its tenant's limits are.
 const LEAST_REMOTE_MEMORY: u64 = 1 << 30;
@@ -45,6 +45,8 @@ pub struct Tenant {
     pub priority: i32,
     /// The most that it may have of a scheduled device, in thousandths of the device's time; `None`: no limit.
     pub cap: Option<u32>,
+    /// After how long without a call its sessions are parked; zero: never; `None`: as the node says.
+    pub idle_park: Option<Duration>,
 }
 
 impl Tenant {
@@ -63,7 +65,13 @@ impl Tenant {
             weight: 1,
             priority: 0,
             cap: None,
+            idle_park: None,
         }
+    }
+
+    /// After how long without a call its sessions are parked; `None`: never.
+    pub fn idle_limit(&self) -> Option<Duration> {
+        self.idle_park.filter(|limit| !limit.is_zero())
     }
 
     /// Its share of scheduled devices.
@@ -90,6 +98,7 @@ impl Tenant {
         let Some(device) = self.limits.get("device_memory").filter(|limit| **limit != u64::MAX) else { return };
         let default = device.saturating_mul(HOST_MEMORY_RATIO).max(LEAST_HOST_MEMORY);
         let host = *self.limits.entry(HOST_MEMORY.to_owned()).or_insert(default);
+        self.limits.entry(HOST_LOG.to_owned()).or_insert(host);
         self.limits.entry(HANDLES.to_owned()).or_insert(host / HOST_BYTES_PER_HANDLE);
     }
 
@@ -133,9 +142,17 @@ pub struct Tenants {
     pub device_limits: Vec<DeviceLimit>,
     /// Of each tenant that says nothing of its own.
     pub only_devices: Option<Vec<String>>,
+    /// Of each tenant that says nothing of its own; `None` or zero: never.
+    pub idle_park: Option<Duration>,
 }
 
 impl Tenants {
+    /// The shortest time after which any session is parked because it is idle; `None`: none is.
+    pub fn least_idle_limit(&self) -> Option<Duration> {
+        let all = self.list.iter().map(|tenant| tenant.idle_park).chain([self.idle_park]);
+        all.flatten().filter(|limit| !limit.is_zero()).min()
+    }
+
     /// The tenant that a user of this machine belongs to.
     pub fn of(&self, uid: u32) -> Tenant {
         let found = self.list.iter().find(|tenant| tenant.users.contains(&uid));
@@ -164,6 +181,7 @@ impl Tenants {
         whole.device_limits.extend(self.device_limits.iter().cloned());
         whole.limit_host();
         whole.only_devices = whole.only_devices.or_else(|| self.only_devices.clone());
+        whole.idle_park = whole.idle_park.or(self.idle_park);
         whole
     }
 
@@ -243,6 +261,20 @@ mod tests {
         tenants.change(&TenantChange { name: "alice".into(), weight: Some(2), ..TenantChange::default() });
         tenants.change(&TenantChange { name: "uid-8".into(), weight: Some(2), ..TenantChange::default() });
         assert_eq!((named(tenants.of(7)), named(tenants.of(8))), (Some("chip*".into()), Some("card".into())));
+    }
+
+    #[test]
+    fn idle_sessions_are_parked_as_their_tenant_says_and_otherwise_as_the_node_does() {
+        let mut tenants = tenants();
+        let minute = Duration::from_secs(60);
+        let both = |tenants: &Tenants| (tenants.of(7).idle_limit(), tenants.of(8).idle_limit());
+        assert_eq!((both(&tenants), tenants.least_idle_limit()), ((None, None), None));
+        tenants.idle_park = Some(minute);
+        assert_eq!(both(&tenants), (Some(minute), Some(minute)));
+        tenants.list[0].idle_park = Some(Duration::ZERO);
+        assert_eq!((both(&tenants), tenants.least_idle_limit()), ((None, Some(minute)), Some(minute)));
+        (tenants.list[0].idle_park, tenants.idle_park) = (Some(minute * 2), Some(Duration::ZERO));
+        assert_eq!((both(&tenants), tenants.least_idle_limit()), ((Some(minute * 2), None), Some(minute * 2)));
     }
 
     #[test]

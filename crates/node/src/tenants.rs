@@ -287,6 +287,8 @@ impl Core {
         }
         notes.extend(state.revocation_notes());
         drop(state);
+        // Idle sessions may be parked from now on.
+        self.wake();
         self.listen_for_vms();
         if let Some(scheduling) = &self.scheduling {
             let refused = scheduling.reload_policies();

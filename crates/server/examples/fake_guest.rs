@@ -20,8 +20,8 @@ static GUEST: Api = Api::new(&ApiDescriptor {
     environment: &[],
     functions: &["fake"; 21],
     handle_types: &[
-        HandleType { name: "object", size: 8, boxed: None, predefined: &[], metadata: None },
-        HandleType { name: "other", size: 8, boxed: None, predefined: &[], metadata: None },
+        HandleType { name: "object", size: 8, boxed: None, shape: None, predefined: &[], metadata: None },
+        HandleType { name: "other", size: 8, boxed: None, shape: None, predefined: &[], metadata: None },
     ],
     callbacks: &[invoke],
 });

@@ -21,9 +21,13 @@ pub struct ApiDescriptor {
     pub resources: &'static [(&'static str, ResourceKind)],
     /// Functions for the state that the vendor's library and utility code keep for the process, beside objects.
     pub state: Option<SessionState>,
+    /// The objects one of which is current on each thread.
+    pub current: Option<CurrentObject>,
     /// Waits for what the vendor's library was given. 0: all of that is done; more: it is not yet, ask again; less: what
     /// there is ends only by the application's calls.
     pub quiesce: Option<unsafe extern "C" fn() -> c_int>,
+    /// Answers why the session cannot move now, NUL-terminated and valid until the thread's next call; NULL: it can.
+    pub stays: Option<unsafe extern "C" fn() -> *const c_char>,
     /// The error value that an asynchronous call of this function leaves behind when it is rejected.
     pub rejected: fn(function: u32, Reject) -> i64,
 }
@@ -82,6 +86,17 @@ pub struct RemadeType {
     pub make: unsafe extern "C" fn(u64, *const c_void, usize) -> u64,
     /// Gives the object, which has its handle now, what is left of the same bytes; 0: done.
     pub load: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
+}
+
+/// Utility functions for the object that is current on the calling thread. Calls depend on it without naming it.
+#[derive(Debug, Clone, Copy)]
+pub struct CurrentObject {
+    /// The type of such objects.
+    pub ty: u32,
+    /// The native value of the current one; 0: there is none.
+    pub get: unsafe extern "C" fn() -> u64,
+    /// Makes this one current, or none; 0: it is.
+    pub set: unsafe extern "C" fn(u64) -> c_int,
 }
 
 /// The same for what belongs to no object.

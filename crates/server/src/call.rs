@@ -17,10 +17,12 @@ use crate::clock;
 use crate::closures::{self, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Admission, Drain, Name, device_name};
+use crate::freed::Freeing;
 use crate::in_use::LaneUses;
 use crate::lane;
 use crate::recording::CallRecording;
 use crate::residency::{ResidencyDevices, as_shown, devices_of};
+use crate::residents::UsedResident;
 use crate::scratch::Scratch;
 use crate::session::Session;
 use crate::state::ReplayedCall;
@@ -132,6 +134,10 @@ pub struct Call {
     pub(crate) regions: Vec<(u64, u64)>,
     pub(crate) closures: Vec<(ClosureKey, ClosureLifetime)>,
     pub(crate) states: Vec<UsedState>,
+    /// Memory of the library's that it frees.
+    pub(crate) freeing: Vec<Freeing>,
+    /// Memory of the library's that it may change.
+    pub(crate) used_residents: Vec<UsedResident>,
     /// Pointers that the library may advance, and by how many bytes.
     pub(crate) cursors: Vec<(usize, usize)>,
     pub(crate) holding: Charges,
@@ -182,6 +188,8 @@ impl Call {
             regions: Vec::new(),
             closures: Vec::new(),
             states: Vec::new(),
+            freeing: Vec::new(),
+            used_residents: Vec::new(),
             cursors: Vec::new(),
             holding: Charges::default(),
             on_success: OnSuccess::default(),
@@ -215,6 +223,9 @@ impl Call {
         self.complaint = None;
         let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
         self.recording.start(self.session.log.is_on() && replayable(), &self.request);
+        if self.recording.on {
+            self.note_current();
+        }
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.
@@ -228,6 +239,8 @@ impl Call {
         self.untils.clear();
         self.regions.clear();
         self.closures.clear();
+        self.freeing.clear();
+        self.used_residents.clear();
         if self.reply.capacity() > MAX_KEPT_BYTES {
             self.reply.shrink(MAX_KEPT_BYTES);
         }
@@ -395,6 +408,14 @@ impl Call {
                 Ok(buffer)
             }
             (Transfer::Null, buffer) => Ok(buffer),
+        }
+    }
+
+    /// A block in which the guest has memory that both sides use.
+    pub(crate) fn used_block(&mut self) -> Result<(u64, Buffer), Reject> {
+        match self.located(None, false, false, Reach::Beyond)? {
+            (Transfer::Arena(offset), buffer) => Ok((offset, buffer)),
+            _ => Err(Reject::Malformed("memory of both sides is not in the arena")),
         }
     }
 

@@ -14,6 +14,10 @@ pub const MAX_LATE: usize = 1 << 20;
 pub const MAX_LATE_BYTES: usize = 256 << 20;
 /// Vendor memory mapped by the guest at a time, where it cannot be shared.
 pub const MAX_MAPPINGS: usize = 1 << 16;
+/// Objects whose memory one object shares, and pieces of memory of each.
+pub const MAX_USED_MEMORY: u64 = 1 << 16;
+/// Pieces of the library's memory that the guest's application has to free.
+pub const MAX_FREED: usize = 1 << 20;
 /// States that the guest's application has at a time.
 pub const MAX_STATES: usize = 1 << 16;
 /// Bytes of all of them, with the memory that the library keeps with them.

@@ -71,7 +71,7 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
 fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: OwnedFd) -> String {
     let told = rustix::io::fcntl_dupfd_cloexec(&socket, 3);
     match admit(api, connection, socket, Arrival::Attaches) {
-        Ok(Admitted { session, arena, threads }) => {
+        Ok(Admitted { session, arena, threads, .. }) => {
             (connection.started)();
             let heap = None;
             Connected::new(Link { hello: connection.hello.clone(), ..Link::default() }, session, arena, threads, heap)
@@ -93,17 +93,24 @@ fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
 
 /// A guest that another process has served; it hears nothing of it.
 fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: OwnedFd, state: MovedState) -> String {
-    let begun = Instant::now();
+    let mut begun = Instant::now();
     let (link, mut contents) = match snapshot::read(&state.snapshot) {
         Ok(read) => read,
         Err(error) => return error.to_string(),
     };
     connection.hello.clone_from(&link.hello);
-    let Admitted { session, arena, threads } = match admit(api, connection, socket, Arrival::Moves(&link)) {
+    let Admitted { session, arena, threads, parked } = match admit(api, connection, socket, Arrival::Moves(&link)) {
         Ok(admitted) => admitted,
         Err(refusal) => return refusal.whole(),
     };
-    match Connected::new(link, session, arena, threads, state.heap).rebuild(&mut contents, begun) {
+    let mut connected = Connected::new(link, session, arena, threads, state.heap);
+    if parked {
+        if let Err(reason) = connected.keep_parked() {
+            return reason;
+        }
+        begun = Instant::now();
+    }
+    match connected.rebuild(&mut contents, begun) {
         Ok(connected) => connected.run(),
         Err(reason) => reason,
     }
@@ -122,6 +129,8 @@ struct Admitted {
     arena: Arc<Arena>,
     /// The most lanes at a time.
     threads: usize,
+    /// Nothing of it is to be made yet.
+    parked: bool,
 }
 
 /// Best effort: a guest that does not listen has hung up.
@@ -183,7 +192,8 @@ fn admit(
     session.set_heard(matches!(arrival, Arrival::Attaches));
     clock::start();
     ffi::announce(&session);
-    Ok(Admitted { session, arena, threads: config.threads.unwrap_or(MAX_LANES).min(MAX_LANES) })
+    let threads = config.threads.unwrap_or(MAX_LANES).min(MAX_LANES);
+    Ok(Admitted { session, arena, threads, parked: config.parked })
 }
 
 fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), AttachRefusal> {

@@ -1,6 +1,7 @@
 //! The control loop of a connection: lanes that open and close, memory that comes and goes, orders to move, the end.
 
 mod moves;
+mod parked;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -273,6 +274,7 @@ impl Connected {
             session.pause.leave();
             session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
             session.log.thread_ended(number);
+            session.settle_log();
             session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
         };
         let thread =

@@ -103,11 +103,14 @@ impl DeferredOutputs {
     }
 
     /// Takes what has become final into `deliveries` and answers how many were ever delivered.
+    #[inline]
     pub fn collect(&self, deliveries: &mut Vec<Delivery>) -> u64 {
         // Acquire: a list that another thread emptied comes with that thread's count.
-        if self.is_empty() {
-            return self.delivered.load(Ordering::Acquire);
-        }
+        if self.is_empty() { self.delivered.load(Ordering::Acquire) } else { self.collect_taken(deliveries) }
+    }
+
+    #[cold]
+    fn collect_taken(&self, deliveries: &mut Vec<Delivery>) -> u64 {
         let Some(taken) = self.take() else { return self.delivered.load(Ordering::Acquire) };
         let (done, rest): (Vec<_>, Vec<_>) = taken.into_iter().partition(DeferredOutput::is_final);
         self.put_back(done, rest, deliveries)

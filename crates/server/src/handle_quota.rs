@@ -50,6 +50,16 @@ impl HandleQuota {
         }
     }
 
+    /// Objects that the tenant is charged for.
+    pub fn charged(&self) -> u64 {
+        self.charged.load(Ordering::SeqCst)
+    }
+
+    /// The tenant is charged for so many already, by the process in which the session was before. No call is under way.
+    pub fn resume(&self, charged: u64) {
+        self.charged.store(charged, Ordering::SeqCst);
+    }
+
     /// A call has created an object. Called before its reservation is released.
     #[inline]
     pub fn add(&self) {

@@ -430,7 +430,11 @@ impl HandleTable {
     }
 
     fn release_locked(&self, state: &mut HandleTableState, id: u64, all: bool) -> Option<Ended> {
-        let Some(index) = self.live(state, id) else { return state.release_temporary(id, all) };
+        let Some(index) = self.live(state, id) else {
+            let ended = state.release_temporary(id, all)?;
+            self.end_where_set(state, id);
+            return Some(ended);
+        };
         let entry = state.entry(index)?;
         entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
         if entry.references > 0 || (entry.borrowed && !all) {
@@ -553,9 +557,7 @@ impl HandleTable {
             }
             Some(entry)
         };
-        for referrer in state.referrers.end(id) {
-            self.show_lacking(state, referrer);
-        }
+        self.end_where_set(state, id);
         let Some(entry) = entry else {
             return Ended { id, holding: Charges::default(), counted: false, along: Vec::new() };
         };

@@ -24,7 +24,9 @@ static API: ApiDescriptor = ApiDescriptor {
     handle_types: &[],
     resources: &[],
     state: None,
+    current: None,
     quiesce: None,
+    stays: None,
     rejected: |_, _| -1,
 };
 

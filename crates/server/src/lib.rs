@@ -28,6 +28,7 @@ mod environment;
 mod exchange;
 pub mod exports;
 pub mod ffi;
+mod freed;
 mod guest_ids;
 mod handle_quota;
 mod handles;
@@ -52,6 +53,7 @@ mod referrers;
 mod refusal;
 mod reply;
 mod residency;
+mod residents;
 mod scratch;
 mod session;
 pub mod state;
@@ -61,8 +63,8 @@ mod tickets;
 mod vendor;
 
 pub use api::{
-    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, RemadeType,
-    ResourceKind, Role, SessionState,
+    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject,
+    RemadeType, ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;

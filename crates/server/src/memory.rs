@@ -62,6 +62,11 @@ impl SessionMemory {
         if !self.shared {
             return None;
         }
+        self.offset_of(pointer, bytes)
+    }
+
+    /// Where in the arena, shared or mirrored, `bytes` bytes at a pointer lie.
+    pub fn offset_of(&self, pointer: *const u8, bytes: usize) -> Option<u64> {
         let offset = (pointer.addr() as u64).checked_sub(self.base.addr() as u64)?;
         let end = offset.checked_add(bytes as u64)?;
         (end <= self.size).then_some(offset)

@@ -23,6 +23,8 @@ pub struct CallRecording {
     pub made: Vec<u64>,
     /// Objects that must exist first, beside those that the call uses.
     pub depends: Vec<u64>,
+    /// The id of the object that was current on the thread when the call began; 0: none was.
+    pub current: u64,
     /// Arena inputs, by offset: the blocks themselves are the guest's and change.
     pub blocks: Vec<(u64, Vec<u8>)>,
     /// The ids in the reply, in order; 0 where none was written.
@@ -50,6 +52,7 @@ impl CallRecording {
         self.key.clear();
         self.made.clear();
         self.depends.clear();
+        self.current = 0;
         self.blocks.clear();
         self.replied.clear();
         self.same.clear();
@@ -74,7 +77,9 @@ impl CallRecording {
         owners.sort_unstable();
         owners.dedup();
         let is_owner = |id: u64| owners.contains(&Owner::Object(id));
-        let mut inputs: Vec<u64> = used.chain(take(&mut self.depends)).filter(|id| !is_owner(*id)).collect();
+        let current = current_for(&owners, self.current);
+        let used = used.chain(take(&mut self.depends)).chain(Some(current).filter(|id| *id != 0));
+        let mut inputs: Vec<u64> = used.filter(|id| !is_owner(*id)).collect();
         inputs.sort_unstable();
         inputs.dedup();
         log.keep(NewRecord {
@@ -82,6 +87,7 @@ impl CallRecording {
             effect,
             owners,
             inputs,
+            current,
             key: take(&mut self.key),
             outputs: take(&mut self.replied),
             same: take(&mut self.same),
@@ -109,7 +115,8 @@ impl CallRecording {
             function,
             effect,
             owners: vec![Owner::Object(id)],
-            inputs: used.filter(|used| *used != id).collect(),
+            inputs: used.chain(Some(self.current)).filter(|used| *used != id && *used != 0).collect(),
+            current: self.current,
             key: Vec::new(),
             outputs: self.replied.clone(),
             same: Vec::new(),
@@ -118,4 +125,9 @@ impl CallRecording {
             blocks: &self.blocks,
         })
     }
+}
+
+/// The current object that a call of these owners needs: a thread's own calls are made again on the thread, in their order.
+fn current_for(owners: &[Owner], current: u64) -> u64 {
+    if owners.iter().any(|owner| matches!(owner, Owner::Thread(_))) { 0 } else { current }
 }

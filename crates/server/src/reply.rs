@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use aviary_state::{Effect, Owner};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
-use crate::api::{ExplicitState, Reject, Role};
+use crate::api::{CurrentObject, ExplicitState, Reject, Role};
 use crate::call::{Call, HandleMark, Transfer};
 use crate::deferred_outputs::{DeferredOutput, Delivery, Poll};
 use crate::handles::Published;
@@ -46,8 +46,8 @@ impl Call {
         }
     }
 
-    /// An object. One that is new to the guest enters the session's table.
-    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) {
+    /// An object. One that is new to the guest enters the session's table. False: the guest is told of none.
+    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) -> bool {
         if self.replayed.is_some() && role == Role::Borrow {
             self.expect_by_name(ty, native);
         }
@@ -69,6 +69,7 @@ impl Call {
             }
         }
         self.reply.word(id);
+        id != 0
     }
 
     /// A call that is made again asks the library for objects that it may list in another order here.
@@ -84,7 +85,8 @@ impl Call {
     /// A new object that was written to `at`. It enters the table under the id that the guest chose, if it did.
     pub fn reply_minted(&mut self, ty: u32, native: u64, at: usize) {
         let Some(id) = self.minted_id(at).filter(|_| native != 0) else {
-            return self.reply_handle(ty, native, Role::Allocate);
+            self.reply_handle(ty, native, Role::Allocate);
+            return;
         };
         let adopted = self.session.handles.adopt(ty, id, native, &self.owners);
         self.owners.clear();
@@ -380,6 +382,24 @@ impl Call {
         }
     }
 
+    /// `current_record(key...)`: this call changes the object that is current on the thread.
+    pub fn record_current(&mut self, key: &[u64]) {
+        if self.recording.on && self.recording.current != 0 {
+            self.recording.changed.push(Owner::Object(self.recording.current));
+            self.recording.key.extend_from_slice(key);
+        }
+    }
+
+    /// The call may depend on the object that is current on the thread. Before it, which may make another one current.
+    #[cold]
+    pub(crate) fn note_current(&mut self) {
+        if let Some(CurrentObject { ty, get, .. }) = self.session.api.current {
+            // SAFETY: the specification's own function.
+            let native = unsafe { get() };
+            self.recording.current = self.session.handles.id(ty, native).filter(|_| native != 0).unwrap_or(0);
+        }
+    }
+
     /// `obj_depends_on`: replaying this call needs that object first.
     pub fn depends(&mut self, ty: u32, native: u64) {
         if self.recording.on {
@@ -436,6 +456,7 @@ impl Call {
 
 #[inline]
 fn note_limit(session: &Session, within_limit: bool) {
+    session.settle_log();
     if !within_limit {
         session.note("its object log is larger than it may be: the session cannot be moved any longer");
     }

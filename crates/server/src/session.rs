@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use aviary_control::stats::StatsPage;
 use aviary_control::{Assignment, MoveReport};
 use aviary_gate::{
-    Allowance, Charges, Gate, HANDLES, Kind, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot,
+    Allowance, Charges, Gate, HANDLES, HOST_LOG, Kind, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot,
 };
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, Shown, control::control_kind};
@@ -24,6 +24,7 @@ use crate::cpu_demand::CpuDemand;
 use crate::deferred_ends::DeferredEnds;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
 use crate::devices::Devices;
+use crate::freed::FreedMemory;
 use crate::handles::{Ended, HandleTable};
 use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
@@ -35,6 +36,7 @@ use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
 use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
+use crate::residents::Residents;
 use crate::states::States;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -77,6 +79,8 @@ pub struct Session {
     pub memory: SessionMemory,
     pub mappings: Mappings,
     pub states: States,
+    pub freed: FreedMemory,
+    pub residents: Residents,
     pub deferred_ends: DeferredEnds,
     pub log: ObjectLog,
     pub stats: StatsPage,
@@ -134,11 +138,12 @@ pub struct Parts {
     pub orders: Option<OwnedFd>,
 }
 
-/// The accounts of a session as its API says, and behind them that of its `handles`: parts of its tenant's, or without a
+/// The accounts of a session as its API says, and behind them those of its `handles` and of its `host_log`: parts of its tenant's, or without a
 /// tenant's page its own, with the limits of its configuration.
 pub fn gate(api: &ApiDescriptor, config: &Assignment, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
     let handles = Resource { name: HANDLES, kind: Kind::Continuous };
-    let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind }).chain([handles]);
+    let log = Resource { name: HOST_LOG, kind: Kind::Continuous };
+    let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind }).chain([handles, log]);
     let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
     let page = TenantPage::open(page).map_err(|error| error.to_string())?;
     let seat = TenantSlot::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
@@ -159,6 +164,8 @@ impl Session {
             memory: parts.memory,
             mappings: Mappings::default(),
             states: States::default(),
+            freed: FreedMemory::default(),
+            residents: Residents::default(),
             deferred_ends: DeferredEnds::default(),
             log: parts.log,
             stats: parts.stats,
@@ -337,6 +344,24 @@ impl Session {
         self.api.resources.len()
     }
 
+    /// Charges the tenant for the object log as it is now. While the session is made again the charge is the old process's.
+    pub fn settle_log(&self) {
+        if self.log.is_unsettled() && !self.is_rebuilding() {
+            self.settle_log_now();
+        }
+    }
+
+    #[cold]
+    fn settle_log_now(&self) {
+        // See `gate`.
+        let item = self.handles_item() + 1;
+        let fits = self.log.settle(|amount| self.gate.charge(item, amount), |amount| self.gate.uncharge(item, amount));
+        self.show(item);
+        if !fits {
+            self.note("its tenant has no room for the object log (host_log): the session cannot be moved");
+        }
+    }
+
     pub fn consume(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.consume(resource, amount);
         self.show(resource);
@@ -408,8 +433,15 @@ impl Session {
     }
 
     /// Ties the charges of a successful call to the object that it created, or to the session.
+    #[inline]
     pub fn hold(&self, created: Option<u64>, holding: &mut Charges) {
-        if holding.is_empty() || created.is_some_and(|id| self.handles.hold(id, holding)) {
+        if !holding.is_empty() {
+            self.hold_charges(created, holding);
+        }
+    }
+
+    fn hold_charges(&self, created: Option<u64>, holding: &mut Charges) {
+        if created.is_some_and(|id| self.handles.hold(id, holding)) {
             return;
         }
         self.unbound().merge(holding);
@@ -443,7 +475,9 @@ impl Session {
             counted += u64::from(ended.counted);
             self.settle(&mut ended.holding);
             self.log.object_ended(ended.id);
+            self.resident_owner_ended(ended.id);
         }
+        self.settle_log();
         self.return_handles(counted);
         self.show_handles();
     }

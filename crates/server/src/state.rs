@@ -19,7 +19,7 @@ use crate::api::ObjectName;
 use crate::handles::{Difference, ForeignImage};
 use crate::session::Session;
 
-pub use capture::capture;
+pub use capture::{capture, check_parkable};
 pub use rebuild::{rebuild, rebuild_thread};
 pub(crate) use replay::ReplayedCall;
 
@@ -50,6 +50,9 @@ pub enum NotMovable {
     /// it has called {function}: {why}
     #[error("it has called {function}: {why}")]
     BlockedByCall { function: &'static str, why: &'static str },
+    /// the answer of {function} may be another one in another process, and a park cannot try that first
+    #[error("the answer of {function} may be another one in another process, and a park cannot try that first")]
+    MayDiffer { function: &'static str },
     /// the state of an object of type {of} cannot be saved
     #[error("the state of an object of type {of} cannot be saved")]
     State { of: &'static str },
@@ -62,6 +65,9 @@ pub enum NotMovable {
     /// {what}: not now
     #[error("{what}: not now")]
     Busy { what: &'static str },
+    /// {why}: not now
+    #[error("{why}: not now")]
+    Stays { why: String },
     /// the snapshot cannot be written: {0}
     #[error("the snapshot cannot be written: {0}")]
     Format(#[from] FormatError),
@@ -70,7 +76,10 @@ pub enum NotMovable {
 impl NotMovable {
     /// False: another attempt, a little later, may succeed.
     pub fn is_final(&self) -> bool {
-        !matches!(self, NotMovable::Busy { .. } | NotMovable::Incomplete { .. } | NotMovable::Format(_))
+        !matches!(
+            self,
+            NotMovable::Busy { .. } | NotMovable::Stays { .. } | NotMovable::Incomplete { .. } | NotMovable::Format(_)
+        )
     }
 }
 
@@ -123,13 +132,22 @@ pub enum Quiet {
 
 /// Asks the vendor's library to finish what it was given.
 pub fn quiesce(session: &Session) -> Quiet {
-    let Some(quiesce) = session.api.quiesce else { return Quiet::Done };
     // SAFETY: the specification's own function.
-    match unsafe { quiesce() } {
-        0 => Quiet::Done,
-        1.. => Quiet::Again,
+    let answer = session.api.quiesce.map_or(0, |quiesce| unsafe { quiesce() });
+    match (answer, stays(session)) {
+        (1.., _) => Quiet::Again,
+        (_, Some(why)) => Quiet::Blocked(NotMovable::Stays { why }),
+        (0, None) => Quiet::Done,
         _ => Quiet::Blocked(NotMovable::Busy { what: "the library has work that only the application can end" }),
     }
+}
+
+/// The reason that the specification gives for the session not to move now.
+fn stays(session: &Session) -> Option<String> {
+    // SAFETY: the specification's own function.
+    let why = unsafe { session.api.stays?() };
+    // SAFETY: not NULL, so it ends with a NUL and is still there, as `ApiDescriptor` says.
+    (!why.is_null()).then(|| unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned())
 }
 
 /// Names in the process that wrote a snapshot, and what stands for them here: another device, for example. A name that

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsFd;
@@ -11,7 +12,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocations;
-use crate::api::{ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Metadata, Reject, RemadeType, Role};
+use crate::api::{
+    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Metadata, Reject, RemadeType, Role,
+};
 use crate::call::Call;
 use crate::lane::{Outcome, run};
 use crate::memory::SessionMemory;
@@ -120,6 +123,22 @@ impl Side {
     fn references(&self, id: u64) -> u64 {
         self.call(REFERENCES, |e| e.word(id))
     }
+}
+
+#[test]
+fn handles_are_charged_once_however_often_a_session_moves() {
+    let mut side = Side::new();
+    let first = side.create(&[1]);
+    let charged = side.session.handles.quota.charged();
+    assert!(charged > 0);
+    for count in 1..4u8 {
+        let (moved, _) = side.moved();
+        side = moved;
+        assert_eq!(side.session.handles.quota.charged(), charged);
+        side.create(&[count]);
+        assert_eq!(side.session.handles.quota.charged(), charged, "{count} objects more are within the step");
+    }
+    side.call(DESTROY, |e| e.word(first));
 }
 
 #[test]
@@ -232,6 +251,27 @@ fn state_of_a_thread_comes_back_on_its_lane() {
 }
 
 #[test]
+fn calls_are_made_again_with_the_object_that_was_current() {
+    let old = Side::new();
+    let (a, b, gone) = (old.create(&[1]), old.create(&[2]), old.create(&[3]));
+    let add = |place: u64, number: u64| old.call(ADD_HERE, |e| (e.word(place), e.word(number)).1);
+    for (at, number) in [(a, 10), (b, 20), (gone, 30), (a, 11)] {
+        old.call(FOCUS, |e| e.word(at));
+        add(1, number);
+    }
+    old.call(FOCUS, |e| e.word(a));
+    add(2, 12);
+    old.call(FOCUS, |e| e.word(b));
+    old.call(DESTROY, |e| e.word(gone));
+    let (new, _) = old.moved();
+    let native = |id| new.session.handles.native(0, id).unwrap();
+    assert_eq!(numbers_of(native(a)), [(1, 11), (2, 12)], "each place once, the last number");
+    assert_eq!(numbers_of(native(b)), [(1, 20)]);
+    // SAFETY: it only tells of this thread.
+    assert_eq!(unsafe { focused() }, 0, "no object of the rebuild is current afterwards");
+}
+
+#[test]
 fn charges_are_tied_and_not_taken_again() {
     let old = Side::new();
     let a = old.create(&[1; 40]);
@@ -250,7 +290,10 @@ fn charges_are_tied_and_not_taken_again() {
 #[test]
 fn values_that_must_be_the_same_are_compared() {
     let old = Side::new();
+    old.create(&[1]);
+    assert!(check_parkable(&old.session).is_ok());
     old.call(CREATE_AT, |e| e.word(17));
+    assert!(matches!(check_parkable(&old.session), Err(NotMovable::MayDiffer { function: "create_at" })));
     let bytes = old.captured();
     let new = Side::new();
     MOVES_PLACES.store(1, Ordering::SeqCst);

@@ -30,7 +30,9 @@ static API: ApiDescriptor = ApiDescriptor {
     handle_types: &[],
     resources: &[("memory", ResourceKind::Continuous)],
     state: None,
+    current: None,
     quiesce: None,
+    stays: None,
     rejected: |_, _| -1,
 };
 

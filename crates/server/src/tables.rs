@@ -33,6 +33,15 @@ impl VendorTable {
         unsafe { load(table, bytes, offset as i128, size_of::<usize>(), false) as usize }
     }
 
+    /// The vendor's table, 0 if there is none.
+    ///
+    /// # Safety
+    /// As [`VendorTable::function`].
+    pub unsafe fn address(&self) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.table().0 }
+    }
+
     /// The table and its bytes.
     ///
     /// # Safety
@@ -40,15 +49,30 @@ impl VendorTable {
     unsafe fn table(&self) -> (usize, usize) {
         // SAFETY: utility code of the specification, called as it is declared.
         let table = unsafe { (self.find)() };
-        let bytes = match self.sized {
+        // SAFETY: the caller's promise.
+        (table, unsafe { self.bytes_at(table) })
+    }
+
+    /// # Safety
+    /// A table as the specification describes it is there, or the address is 0.
+    unsafe fn bytes_at(&self, table: usize) -> usize {
+        match self.sized {
             None => self.size,
             Some((at, width)) => {
                 // SAFETY: the caller's promise: a table has at least the member that says how large it is.
                 let told = unsafe { load(table, at + width, at as i128, width, false) };
                 (told as u64).min(self.size as u64) as usize
             }
-        };
-        (table, bytes)
+        }
+    }
+
+    /// The function at `offset` of an object that is such a table, 0 if it has none there.
+    ///
+    /// # Safety
+    /// As [`Call::reply_shape`].
+    pub unsafe fn function_of(&self, object: usize, offset: usize) -> usize {
+        // SAFETY: the caller's promise; `load` stays within the bytes.
+        unsafe { load(object, self.bytes_at(object), offset as i128, size_of::<usize>(), false) as usize }
     }
 }
 
@@ -63,7 +87,21 @@ impl Call {
             return;
         }
         // SAFETY: the caller's promise.
-        let (at, bytes) = unsafe { table.table() };
+        unsafe { self.tell_table(table.table(), table) };
+    }
+
+    /// Behind a handle that is a table: what the object has of it.
+    ///
+    /// # Safety
+    /// `object` is NULL, or an object of the library that begins with such a table.
+    pub unsafe fn reply_shape(&mut self, object: usize, table: &VendorTable) {
+        // SAFETY: the caller's promise.
+        unsafe { self.tell_table((object, table.bytes_at(object)), table) };
+    }
+
+    /// # Safety
+    /// So many bytes can be read there; or the address is 0.
+    unsafe fn tell_table(&mut self, (at, bytes): (usize, usize), table: &VendorTable) {
         for slots in table.slots.chunks(u64::BITS as usize) {
             let present = slots.iter().enumerate().map(|(n, slot)| {
                 // SAFETY: as before; `load` stays within `bytes`.

@@ -15,6 +15,7 @@ use support::{Guest, HANG_TIMEOUT, adopt, fields};
 /// Tests that use the API's global state.
 static ALONE: Mutex<()> = Mutex::new(());
 const CONFIG: &str = r#"{"session": 1, "limits": {"memory": 1000}, "movable": true}"#;
+const PARKED: &str = r#"{"session": 1, "limits": {"memory": 1000}, "movable": true, "parked": true}"#;
 /// Time to stand, in milliseconds, where the session shall stand.
 const LONG_MS: u64 = 60_000;
 
@@ -33,7 +34,7 @@ fn report(orders: &OwnedFd) -> (MoveReport, Vec<OwnedFd>) {
 }
 
 fn capture(orders: &OwnedFd, stop_ms: u64) -> Result<StateDescriptors<OwnedFd>, (String, bool)> {
-    order(orders, MoveOrder::Capture { stop_ms });
+    order(orders, MoveOrder::Capture { stop_ms, park: false });
     match report(orders) {
         (MoveReport::Captured(figures), descriptors) => {
             assert!(figures.bytes > 0);
@@ -103,6 +104,62 @@ fn call_that_waits_for_its_ticket_is_taken_along() {
     std::mem::forget(guest);
 }
 
+/// The captured session is parked in another connection.
+fn park_in_another(state: StateDescriptors<OwnedFd>) -> (OwnedFd, JoinHandle<()>) {
+    let (orders, server) = adopt(state, PARKED);
+    assert_eq!(report(&orders).0, MoveReport::Parked);
+    (orders, server)
+}
+
+/// A parked session whose program has called.
+fn bring_back(orders: &OwnedFd) {
+    assert_eq!(report(orders).0, MoveReport::Wanted);
+    order(orders, MoveOrder::Rebuild);
+    assert!(matches!(report(orders).0, MoveReport::Rebuilt { .. }));
+    order(orders, MoveOrder::Go);
+}
+
+#[test]
+fn parked_session_tells_of_a_call_and_answers_it_once_it_is_made_anew() {
+    let (mut guest, orders) = Guest::connect_movable(CONFIG);
+    let (mut lane, mut idle) = (guest.lane(), guest.lane());
+    assert_eq!((lane.call(ADD, sum_of(1, 2)).word(), idle.call(ADD, sum_of(1, 3)).word()), (3, 4));
+    let (orders, _first) = park_in_another(capture(&orders, LONG_MS).expect("a state"));
+    let call = aviary_wire::RequestHeader { kind: aviary_wire::kind::CALL, function: ADD, ..Default::default() };
+    lane.send(call, sum_of(2, 3), &[]);
+    bring_back(&orders);
+    assert_eq!(lane.receive().word(), 5);
+    assert_eq!(idle.call(ADD, sum_of(2, 4)).word(), 6);
+    // A thread that begins is wanted, too.
+    let (orders, _second) = park_in_another(capture(&orders, LONG_MS).expect("a state"));
+    let mut another = guest.lane();
+    bring_back(&orders);
+    assert_eq!((another.call(ADD, sum_of(3, 4)).word(), lane.call(ADD, sum_of(3, 5)).word()), (7, 8));
+    // An operator needs no call.
+    let (orders, _third) = park_in_another(capture(&orders, LONG_MS).expect("a state"));
+    order(&orders, MoveOrder::Rebuild);
+    assert!(matches!(report(&orders).0, MoveReport::Rebuilt { .. }));
+    order(&orders, MoveOrder::Go);
+    assert_eq!(lane.call(ADD, sum_of(4, 5)).word(), 9);
+    std::mem::forget(guest);
+}
+
+#[test]
+fn message_that_was_taken_and_not_begun_brings_a_parked_session_back() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    PUSHED.lock().unwrap().clear();
+    let (mut guest, orders) = Guest::connect_movable(CONFIG);
+    let (mut one, mut two) = (guest.lane(), guest.lane());
+    // Ticket 2 comes first: it waits for ticket 1, which has not been sent.
+    two.call_async(PUSH, 2, fields(|e| e.word(2)));
+    let (orders, _server) = park_in_another(capture(&orders, LONG_MS).expect("a state"));
+    one.call_async(PUSH, 1, fields(|e| e.word(1)));
+    bring_back(&orders);
+    assert_eq!(two.call_after(ADD, 2, sum_of(1, 1), &[]).word(), 2);
+    assert_eq!(*PUSHED.lock().unwrap(), [1, 2]);
+    std::mem::forget(guest);
+}
+
 #[test]
 fn session_goes_on_where_it_was_when_the_move_is_given_up() {
     let (mut guest, orders) = Guest::connect_movable(CONFIG);
@@ -163,7 +220,7 @@ fn callback_under_way_is_waited_for_and_calls_below_it_pass() {
     let callback = lane.receive();
     assert_eq!(callback.header.kind, aviary_wire::kind::CALLBACK);
     assert_eq!(capture(&orders, 1).err(), Some(("apply did not return within 1ms".into(), false)));
-    order(&orders, MoveOrder::Capture { stop_ms: LONG_MS });
+    order(&orders, MoveOrder::Capture { stop_ms: LONG_MS, park: false });
     // The application calls from inside the callback, while the session is about to stop.
     assert_eq!(lane.call(ADD, sum_of(2, 3)).word(), 5);
     lane.answer(fields(|e| (e.word(0), e.word(7)).1));

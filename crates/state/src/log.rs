@@ -121,6 +121,11 @@ impl Log {
         *self = Log { keeps: Keeps::Nothing, ..Log::new(self.limit) };
     }
 
+    /// As if it were larger than its limit.
+    pub fn overflow(&mut self) {
+        *self = Log { keeps: Keeps::TooMuch, ..Log::new(self.limit) };
+    }
+
     pub fn size(&self) -> LogSize {
         let objects = self.objects.len();
         LogSize { records: self.records.len(), objects, bytes: self.bytes + self.store.bytes() }
@@ -226,7 +231,7 @@ impl Log {
         if self.size().bytes <= self.limit {
             return true;
         }
-        *self = Log { keeps: Keeps::TooMuch, ..Log::new(self.limit) };
+        self.overflow();
         false
     }
 

@@ -19,6 +19,7 @@ fn record(log: &mut Log, effect: Effect, function: u32, owners: &[Owner], inputs
         blocks: Vec::new(),
         same: Vec::new(),
         callbacks: Vec::new(),
+        current: 0,
     }
 }
 

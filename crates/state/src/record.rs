@@ -63,6 +63,8 @@ pub struct Record {
     pub key: Vec<u64>,
     /// Ids of the objects that the call uses, without its owners: they must exist when it is made again.
     pub inputs: Vec<u64>,
+    /// The id of the object that was current on the thread, which is one of the inputs or owners too; 0: none was.
+    pub current: u64,
     /// The ids in its reply, in their order; 0 where none was written.
     pub outputs: Vec<u64>,
     /// The whole message, header included, as it came.

@@ -10,7 +10,7 @@ use crate::record::{Block, Content, Effect, Owner, Record};
 use crate::store::Store;
 
 /// First bytes; the last one is the version of the format.
-const MAGIC: &[u8; 8] = b"aviarys\x01";
+const MAGIC: &[u8; 8] = b"aviarys\x02";
 
 /// Bytes of a frame's content. Bounds the memory that a hostile snapshot makes its reader spend for one frame.
 const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -86,6 +86,10 @@ pub struct Snapshot {
     pub unbound: Vec<Holding>,
     /// Charges that the specification's server code returns, by the number that it knows them by.
     pub kept: Vec<(u64, Vec<Holding>)>,
+    /// Handles that the tenant is charged for, which it is in steps.
+    pub handles: u64,
+    /// Bytes of the object log for which the tenant is charged.
+    pub log: u64,
 }
 
 /// A piece of an object's explicit state, or of the session's.
@@ -297,6 +301,8 @@ impl Snapshot {
             put.word(*number);
             put.list(holdings, put_holding);
         });
+        put.word(self.handles);
+        put.word(self.log);
     }
 
     fn get(get: &mut Get) -> Result<Snapshot, FormatError> {
@@ -309,6 +315,8 @@ impl Snapshot {
             records: get.list(get_record)?,
             unbound: get.list(get_holding)?,
             kept: get.list(|get| Ok((get.word()?, get.list(get_holding)?)))?,
+            handles: get.word()?,
+            log: get.word()?,
         };
         get.finish("the rest of the head")?;
         Ok(snapshot)
@@ -367,6 +375,7 @@ fn put_record(put: &mut Put, record: &Record) {
     put.list(&record.owners, put_owner);
     put.words(&record.key);
     put.words(&record.inputs);
+    put.word(record.current);
     put.words(&record.outputs);
     put_content(put, &record.request);
     put.list(&record.blocks, |put, block| {
@@ -387,6 +396,7 @@ fn get_record(get: &mut Get) -> Result<Record, FormatError> {
         owners: get.list(get_owner)?,
         key: get.words()?,
         inputs: get.words()?,
+        current: get.word()?,
         outputs: get.words()?,
         request: get_content(get)?,
         blocks: get.list(|get| Ok(Block { offset: get.word()?, content: get_content(get)? }))?,

@@ -19,6 +19,7 @@ fn sample(store: &mut Store) -> Snapshot {
         blocks: vec![Block { offset: 4096, content: add(&[2; 2 * CHUNK_BYTES + 1]) }],
         same: vec![11],
         callbacks: vec![0, 3],
+        current: 5,
     };
     let holding = Holding { resource: 1, devices: vec!["first".into(), "second".into()], amount: 1 << 40 };
     Snapshot {
@@ -37,6 +38,8 @@ fn sample(store: &mut Store) -> Snapshot {
         records: vec![record],
         unbound: vec![holding.clone()],
         kept: vec![(4, vec![holding])],
+        handles: 64,
+        log: 1 << 16,
     }
 }
 

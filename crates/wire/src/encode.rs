@@ -130,6 +130,7 @@ impl Encoder {
 
     /// A message over 4 GiB cannot be stated; senders refuse anything above
     /// [`crate::MAX_MESSAGE`], so a saturated length never leaves the process.
+    #[inline]
     fn stated_length(&mut self) -> u32 {
         if self.bytes.len() < HEADER_SIZE {
             self.bytes.resize(HEADER_SIZE, 0);

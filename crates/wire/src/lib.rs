@@ -47,6 +47,19 @@ pub const RESERVED_OUTPUT: usize = 4096;
 /// rejected, and all its blocks are free. No block lies there: the first page is the server's.
 pub const REJECTED_CALL: u64 = 0;
 
+/// In place of a handle's type, where memory that both sides use belongs to the object that the request has just named.
+pub const SAME_OBJECT: u64 = u64::MAX;
+
+/// In a reply: where memory is that the library and the application both use.
+pub mod resident {
+    /// There is none.
+    pub const NONE: u64 = 0;
+    /// In the arena: its offset follows.
+    pub const IN_ARENA: u64 = 1;
+    /// Only on the server: its id and its bytes follow.
+    pub const ELSEWHERE: u64 = 2;
+}
+
 /// Rounds up to the alignment of fields.
 #[inline]
 pub const fn padded(bytes: usize) -> usize {

@@ -16,3 +16,8 @@ def case(random, lines):
     header = (head + first.to_bytes(4, "little")).ljust(128, b"\0")
     result = number + nonce.to_bytes(4, "little") + bytes([found])
     return header, result.ljust(64, b"\0"), {"BITS": bits, "LIMIT": limit}
+
+
+def endless(_lines, _source):
+    # No hash has as many zeros.
+    return b"", {"BITS": 256, "LIMIT": 0xFFFFFFFF}, ["TRIED"]

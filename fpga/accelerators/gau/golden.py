@@ -10,3 +10,7 @@ def case(random, lines):
     image = random.integers(0, 256, (height, width * 64), dtype=numpy.uint8)
     sums = convolve(image.astype(int), numpy.outer((1, 2, 1), (1, 2, 1)), mode="nearest")
     return image.tobytes(), (sums >> 4).astype(numpy.uint8).tobytes(), {"WIDTH": width, "HEIGHT": height}
+
+
+def endless(lines, _source):
+    return b"", {"WIDTH": 16, "HEIGHT": lines // 16}, ["TAKEN"]

@@ -13,3 +13,7 @@ def case(random, lines):
     wide = image.astype(int)
     sums = abs(sobel(wide, 0, mode="nearest")) + abs(sobel(wide, 1, mode="nearest"))
     return image.tobytes(), numpy.minimum(sums, 255).astype(numpy.uint8).tobytes(), {"WIDTH": width, "HEIGHT": height}
+
+
+def endless(lines, _source):
+    return b"", {"WIDTH": 16, "HEIGHT": lines // 16}, ["TAKEN"]

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../lz4.h"
 #include "cubin.h"
 #include "module.h"
 
@@ -52,47 +53,6 @@ __attribute__((constructor)) static void read_environment(void)
         fprintf(stderr, "refdriver: REFCUDA_MACHINE_CODE can be \"skip\", not \"%s\"\n", wanted);
 }
 
-/* LZ4: literals, then a match some bytes back, until the input ends. */
-static bool decompress(const uint8_t *from, size_t from_size, char *to, size_t to_size)
-{
-    const uint8_t *end = from + from_size;
-    size_t written = 0;
-
-    while (from < end) {
-        unsigned token = *from++, more;
-        size_t literals = token >> 4, match = (token & 15) + 4, back;
-
-        if (literals == 15)
-            do {
-                if (from == end)
-                    return false;
-                literals += more = *from++;
-            } while (more == 255);
-        if (literals > (size_t)(end - from) || literals > to_size - written)
-            return false;
-        memcpy(to + written, from, literals);
-        from += literals;
-        written += literals;
-        if (from == end)
-            break;
-        if (end - from < 2)
-            return false;
-        back = from[0] | (size_t)from[1] << 8;
-        from += 2;
-        if (match == 19)
-            do {
-                if (from == end)
-                    return false;
-                match += more = *from++;
-            } while (more == 255);
-        if (!back || back > written || match > to_size - written)
-            return false;
-        for (; match; match--, written++)
-            to[written] = to[written - back];
-    }
-    return written == to_size;
-}
-
 /* Zstandard, by the system's library, without which such code cannot be loaded. */
 static bool decompress_zstd(const void *from, size_t from_size, void *to, size_t to_size)
 {
@@ -128,7 +88,7 @@ static CUresult entry_code(const struct fat_entry *entry, struct code_image *cod
     if (zstd)
         good = decompress_zstd(bytes, entry->compressed_size, code->bytes, size);
     else if (compressed)
-        good = decompress((const uint8_t *)bytes, entry->compressed_size, code->bytes, size);
+        good = cuda_unpack_lz4((const uint8_t *)bytes, entry->compressed_size, code->bytes, size);
     else
         good = memcpy(code->bytes, bytes, size);
     if (good)

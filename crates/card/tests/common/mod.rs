@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod sharing;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;

@@ -112,6 +112,11 @@ impl Client {
         self.terms.session
     }
 
+    /// May its tenant use the port of this name?
+    pub fn may_use(&self, port: &str) -> bool {
+        self.terms.allow(port)
+    }
+
     /// It leaves at the next look.
     pub fn end(&mut self) {
         self.ended = true;

@@ -33,8 +33,8 @@ pub struct NodeLink {
     control: OwnedFd,
     /// The card's name in the node's configuration.
     card: String,
-    /// Sessions whose end the node was not told yet.
-    ended: Vec<u64>,
+    /// Ends of sessions, and answers to moves, that the node was not told yet.
+    untold: Vec<FromCard>,
     ports: BTreeMap<String, PortFigures>,
     clients: BTreeMap<u64, ClientFigures>,
     report_at: Option<Instant>,
@@ -42,7 +42,14 @@ pub struct NodeLink {
 
 impl NodeLink {
     pub fn new(control: OwnedFd, card: String) -> NodeLink {
-        NodeLink { control, card, ended: Vec::new(), ports: BTreeMap::new(), clients: BTreeMap::new(), report_at: None }
+        NodeLink {
+            control,
+            card,
+            untold: Vec::new(),
+            ports: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            report_at: None,
+        }
     }
 
     pub fn control(&self) -> BorrowedFd<'_> {
@@ -51,7 +58,7 @@ impl NodeLink {
 
     /// Something waits for room in the socket.
     pub fn wants_room(&self) -> bool {
-        !self.ended.is_empty()
+        !self.untold.is_empty()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -76,13 +83,17 @@ impl NodeLink {
             match receive(self.control.as_fd()) {
                 Received::Message(ToCard::Admit(client), descriptors) => match self.admit(*client, descriptors) {
                     Ok(client) => clients.push(client),
-                    Err(session) => self.ended.push(session),
+                    Err(session) => self.untold.push(FromCard::Ended { session }),
                 },
                 Received::Message(ToCard::Share { tenant, weight, priority }, _) => {
                     mediator.set_share(&tenant, share(weight, priority));
                 }
                 Received::Message(ToCard::End { sessions }, _) => {
                     clients.iter_mut().filter(|client| sessions.contains(&client.session())).for_each(Client::end);
+                }
+                Received::Message(ToCard::Move { session, port }, _) => {
+                    let refusal = move_client(mediator, clients, session, &port).err();
+                    self.untold.push(FromCard::Moved { session, refusal });
                 }
                 Received::Message(ToCard::Rules { rules }, _) => self.apply(mediator, &rules),
                 Received::Nothing => return Ok(()),
@@ -119,7 +130,7 @@ impl NodeLink {
     /// The client of this session has gone.
     pub fn note_end(&mut self, session: u64) {
         self.clients.remove(&session);
-        self.ended.push(session);
+        self.untold.push(FromCard::Ended { session });
     }
 
     /// Tells ends, and figures that have changed. The node reads them sooner or later: figures for which there is no room are told
@@ -127,7 +138,7 @@ impl NodeLink {
     pub fn report<B: Board>(&mut self, mediator: &mut Mediator<B>, clients: &[Client], now: Instant) {
         let control = self.control.as_fd();
         let tell = |message: &FromCard| send(control, message, &[], Patience::None).is_ok();
-        self.ended.retain(|session| !tell(&FromCard::Ended { session: *session }));
+        self.untold.retain(|message| !tell(message));
         let busy = mediator.is_busy();
         if self.report_at.is_some_and(|at| now < at) {
             return;
@@ -155,6 +166,22 @@ impl NodeLink {
         // Once more after the last change.
         self.report_at = (busy || changed).then(|| now + REPORT_INTERVAL);
     }
+}
+
+/// The virtual accelerator of a session goes to another port. The client does not notice.
+fn move_client<B: Board>(
+    mediator: &mut Mediator<B>,
+    clients: &[Client],
+    session: u64,
+    port: &str,
+) -> Result<(), String> {
+    let client = clients.iter().find(|client| client.session() == session).ok_or("the program has gone")?;
+    let id = client.id().ok_or("the program has no accelerator yet")?;
+    if !client.may_use(port) {
+        return Err("its tenant may not use the port (only_devices)".into());
+    }
+    let number = mediator.port_names().position(|name| name == port).ok_or("the card has no such port")?;
+    mediator.move_to(id, number).map_err(|error| error.to_string())
 }
 
 fn port_figures<B: Board>(mediator: &Mediator<B>, number: usize, port: &str) -> PortFigures {

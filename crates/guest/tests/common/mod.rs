@@ -45,9 +45,9 @@ pub const PAUSE: u32 = 22;
 const CARRIED: Option<Metadata> = Some(Metadata { kind: 1, size: 16 });
 
 static TYPES: [HandleType; 3] = [
-    HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[], metadata: CARRIED },
-    HandleType { name: "plain", size: 8, boxed: None, predefined: &[], metadata: CARRIED },
-    HandleType { name: "short", size: 4, boxed: None, predefined: &[], metadata: CARRIED },
+    HandleType { name: "boxed", size: 8, boxed: Some(prefix), shape: None, predefined: &[], metadata: CARRIED },
+    HandleType { name: "plain", size: 8, boxed: None, shape: None, predefined: &[], metadata: CARRIED },
+    HandleType { name: "short", size: 4, boxed: None, shape: None, predefined: &[], metadata: CARRIED },
 ];
 
 unsafe fn prefix() -> usize {

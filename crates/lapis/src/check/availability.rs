@@ -24,6 +24,17 @@ const CONDITION: Moment = moment(Side::Both, false, "a condition");
 /// Looked at before anything else of the call.
 const LOCAL_ANSWER: &str = "a conditional `local`";
 const RESULT: Moment = moment(Side::Both, true, "a description of what is returned");
+/// Memory that the library hands out is counted where it is.
+const GIVEN_SIZE: Moment = moment(Side::Server, true, "a size");
+
+/// Where a value comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Argument,
+    /// Behind an output: the library puts it there.
+    Given,
+    Result,
+}
 
 pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     let mut checker = AvailabilityChecker { model, function, diagnostics };
@@ -32,9 +43,9 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
         return;
     }
     for rule in function.arguments.iter().chain(function.contextual.iter().map(|c| &c.rule)) {
-        checker.rule(rule, false);
+        checker.rule(rule, Origin::Argument);
     }
-    checker.rule(&function.result, true);
+    checker.rule(&function.result, Origin::Result);
     for contextual in &function.contextual {
         checker.expr(&contextual.value, moment(Side::Guest, false, "a contextual argument"));
     }
@@ -101,21 +112,29 @@ impl AvailabilityChecker<'_> {
         }
     }
 
-    fn rule(&mut self, rule: &Rule, result: bool) {
+    fn rule(&mut self, rule: &Rule, origin: Origin) {
         match rule {
             Rule::If { condition, then, otherwise } => {
-                self.expr(condition, if result { RESULT } else { CONDITION });
-                self.rule(then, result);
-                self.rule(otherwise, result);
+                self.expr(condition, if origin == Origin::Result { RESULT } else { CONDITION });
+                self.rule(then, origin);
+                self.rule(otherwise, origin);
             }
-            Rule::Plan(plan) => self.plan(plan, result),
+            Rule::Plan(plan) => self.plan(plan, origin),
         }
     }
 
-    fn plan(&mut self, plan: &Plan, result: bool) {
-        let size = if result { RESULT } else { SIZE };
+    fn plan(&mut self, plan: &Plan, origin: Origin) {
+        let size = match origin {
+            Origin::Argument => SIZE,
+            Origin::Given => GIVEN_SIZE,
+            Origin::Result => RESULT,
+        };
         if let Lifetime::Until { token, .. } = &plan.lifetime {
             self.expr(token, moment(Side::Server, true, "`lifetime_until`"));
+        }
+        if let Lifetime::Owned(owner) = &plan.lifetime {
+            let side = if matches!(plan.kind, Kind::Resident { .. }) { Side::Both } else { Side::Guest };
+            self.expr(owner, moment(side, true, "`owned`"));
         }
         for owner in &plan.ends_with {
             self.expr(owner, moment(Side::Both, false, "`ends_with`"));
@@ -132,10 +151,13 @@ impl AvailabilityChecker<'_> {
                     self.expr(count, size);
                 }
                 self.optional(&buffer.returned, moment(Side::Server, true, "`returned`"));
-                self.rule(&buffer.element, result);
+                let inner =
+                    if origin == Origin::Argument && plan.output && !plan.input { Origin::Given } else { origin };
+                self.rule(&buffer.element, inner);
             }
-            Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| self.rule(rule, result)),
+            Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| self.rule(rule, origin)),
             Kind::Zerocopy { count } => self.optional(count, size),
+            Kind::Resident { bytes } => self.expr(bytes, moment(Side::Server, true, "`resident`")),
             // Expressions in a callback speak of its own parameters.
             _ => {}
         }
@@ -268,7 +290,7 @@ impl AvailabilityChecker<'_> {
 fn travels(plan: &Plan) -> bool {
     match &plan.kind {
         Kind::Buffer(buffer) => !buffer.no_copy,
-        Kind::String | Kind::Zerocopy { .. } | Kind::Unmap | Kind::Mapped { .. } => true,
+        Kind::String | Kind::Zerocopy { .. } | Kind::Unmap | Kind::Mapped { .. } | Kind::Frees => true,
         // A cast or a handle says that the pointer is understood otherwise.
         Kind::Handle { .. } | Kind::Scalar | Kind::Struct { .. } => true,
         _ => false,

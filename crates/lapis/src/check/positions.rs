@@ -69,6 +69,14 @@ impl PositionChecker<'_> {
             Kind::Unmap => {
                 ("`unmap`", at == Position::Argument, "it describes the argument of the call that ends a mapping")
             }
+            Kind::Resident { .. } => (
+                "`resident`",
+                at == Position::Result || at == Position::Inside { input: false, output: true },
+                "it describes what a call returns, or puts into an `out` element",
+            ),
+            Kind::Frees => {
+                ("`frees`", at == Position::Argument, "it describes the argument of the call that frees memory")
+            }
             Kind::Callback(_) => (
                 "`callback`",
                 at == Position::Argument || inside && flows_in,
@@ -230,7 +238,9 @@ impl PositionChecker<'_> {
                 "describe the parameter as `null` or `token` if the application does not look behind it",
             );
         }
-        let stays = !matches!(plan.lifetime, Lifetime::Call) || plan.deallocate || plan.allocate;
+        let stays = !matches!(plan.lifetime, Lifetime::Call) && !plan.lifetime.is_of_library()
+            || plan.deallocate
+            || plan.allocate;
         if (given || at == Position::CallbackArgument)
             && (stays || buffer.no_copy && at != (Position::Inside { input: true, output: true }))
         {

@@ -7,10 +7,11 @@ use crate::source::Span;
 
 pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     signature(&function.signature, &format!("`{}`", function.name), function.span, diagnostics);
-    if let Some(value) = function.address_values.first().filter(|_| !function.signature.is_plain()) {
+    let packed = function.unpacked.is_some();
+    if let Some(value) = function.address_values.first().filter(|_| packed || !function.signature.is_plain()) {
         diagnostics.push(
             Diagnostic::error(value.span, format!("`address` of `{}` cannot hand over values", function.name))
-                .label("the call passes structures by value, which a C function of its own does")
+                .label("the call passes structures, which a function of its own does")
                 .help("send the value in a parameter of the call"),
         );
     }

@@ -92,7 +92,7 @@ impl<'a> Context<'a> {
                 quote!((if #c { #a } else { #b }))
             }
             ExprKind::Cast(a) => self.cast(a, &e.ty),
-            ExprKind::Element(..) | ExprKind::Field(..) => self.load(e),
+            ExprKind::Element(..) | ExprKind::Field(..) | ExprKind::Here(_) => self.load(e),
             ExprKind::Metadata(..) => {
                 let (base, _, _) = self.location(e);
                 quote!((#base as i128))
@@ -207,6 +207,11 @@ impl<'a> Context<'a> {
                 (quote!((&raw const ret as usize)), quote!(#size), quote!(0i128))
             }
             ExprKind::Cast(a) => self.location(a),
+            // Memory of the library's own, or its copy in the guest: members lie inside the element.
+            ExprKind::Here(n) => {
+                let element = format_ident!("e{}", self.depth.saturating_sub(1 + n));
+                (quote!((#element as usize)), quote!(usize::MAX), quote!(0i128))
+            }
             _ => (self.exact(e), self.limit(e), quote!(0i128)),
         }
     }

@@ -1,6 +1,7 @@
 //! The guest library: one stub per function of the API.
 
 mod effects;
+mod memory;
 mod minted;
 mod reply;
 mod request;
@@ -14,6 +15,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
 use super::shims;
 use super::types;
+use super::unpack;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Ident, Literal, TokenStream};
@@ -59,9 +61,17 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let handle_types = model.handle_types.iter().enumerate().map(|(i, h)| {
         let (name, size, function) = (&h.name, types::size(h.size), format_ident!("boxed_{}", i));
         let boxed = if h.boxed.is_some() { quote!(Some(#function)) } else { quote!(None) };
+        let shape = match h.shape {
+            None => quote!(None),
+            Some(table) => {
+                let (table, words) = (&model.tables[table], types::size(model.tables[table].size.div_ceil(8)));
+                let table = format_ident!("table_{}", table.name);
+                quote!(Some((#table, #words)))
+            }
+        };
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*], metadata: #metadata })
+        quote!(HandleType { name: #name, size: #size, boxed: #boxed, shape: #shape, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
     let environment = &model.passed_variables;
@@ -157,6 +167,28 @@ impl Stub<'_> {
             TypeKind::Void | TypeKind::Struct(_) => quote!(None),
             _ => quote!(Some(result as i64)),
         };
+        if let Some(unpacked) = &self.function.unpacked {
+            let zeros = unpack::no_arguments(&self.function.signature);
+            let refused = self.code(Code::Failure);
+            let (before, after) =
+                unpack::take_apart(self.function, unpacked, quote!(unsafe { #fail_name(#refused, #zeros) }));
+            return quote! {
+                #fail
+                unsafe fn #inner(#parameters) -> #result { #body }
+                #export pub unsafe extern "C-unwind" fn #name(packed: usize) -> #result {
+                    #before
+                    let result = aviary_guest::guard(
+                        move || unsafe { #inner(#arguments) },
+                        move || unsafe { #fail_name(#lost, #arguments) },
+                    );
+                    if aviary_guest::trace::wanted() {
+                        API.trace(#id, #traced);
+                    }
+                    #after
+                    result
+                }
+            };
+        }
         let (head, entry) = if shims::is_shimmed(self.function) {
             let guarded = guarded_name(self.function);
             (quote!(unsafe fn #guarded(#parameters) -> #result), Some(self.entry(&export)))
@@ -303,9 +335,12 @@ impl Stub<'_> {
             Some(e) if types::constant(e).is_some_and(|v| v != 0) => quote!(),
             _ => self.synchronous(),
         };
+        let (ends, bound) = (self.ends_memory(), self.bound_variables());
         let call = quote! {
             #sites
+            #bound
             #chosen
+            #ends
             let Ok(mut call) = API.call(#id) else { return #lost };
             #request
             #registered

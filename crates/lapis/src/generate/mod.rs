@@ -10,6 +10,7 @@ pub mod pointers;
 mod server;
 mod shims;
 mod types;
+mod unpack;
 
 use crate::lower::Program;
 use crate::model::{Model, Side};

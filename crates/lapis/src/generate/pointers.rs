@@ -13,11 +13,11 @@ pub fn table(model: &Model) -> String {
     let called: Vec<&Function> =
         model.functions.iter().filter(|f| f.member_of.is_none() && !f.signature.variadic).collect();
     for (id, function) in called.iter().enumerate() {
-        caller(&mut text, id, &function.signature);
+        caller(&mut text, id, function.declared());
     }
     text.push_str("\nconst struct pointers_function pointers_functions[] = {\n");
     for (id, function) in called.iter().enumerate() {
-        let parameters = function.signature.parameters.iter().map(|(_, ty)| parameter(ty));
+        let parameters = function.declared().parameters.iter().map(|(_, ty)| parameter(ty));
         let parameters: Vec<String> = parameters.collect();
         let count = parameters.len();
         let list = if parameters.is_empty() { "{0}".to_string() } else { parameters.join(", ") };

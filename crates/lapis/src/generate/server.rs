@@ -1,6 +1,7 @@
 //! The API server module: one handler per function of the API.
 
 mod effects;
+mod memory;
 mod reply;
 mod request;
 mod state;
@@ -12,6 +13,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_name, site_variables};
 use super::shims;
 use super::types;
+use super::unpack;
 use crate::coverage::blocker;
 use crate::lower::*;
 use crate::model::*;
@@ -33,7 +35,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -47,29 +49,39 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     }
 }
 
+/// A utility function as a function of the runtime's: it has the parameters that the runtime passes, as far as C can tell.
+fn utility_as(model: &Model, utility: usize, signature: TokenStream) -> TokenStream {
+    let name = types::utility_name(&model.utility_functions[utility]);
+    quote!(unsafe { std::mem::transmute::<*const (), #signature>(#name as *const ()) })
+}
+
+fn optional_utility_as(model: &Model, utility: Option<usize>, signature: TokenStream) -> TokenStream {
+    utility.map_or(quote!(None), |utility| {
+        let function = utility_as(model, utility, signature);
+        quote!(Some(#function))
+    })
+}
+
 /// The functions that save objects of the type and make them again.
 fn remade(model: &Model, ty: &HandleType) -> TokenStream {
     let Some(functions) = ty.remade else { return quote!(None) };
-    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
-    let (save, make, load) = (name(functions.save), name(functions.make), name(functions.load));
-    quote!(Some(RemadeType {
-        save: unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64>(
-                #save as *const ()
-            )
-        },
-        make: unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64>(
-                #make as *const ()
-            )
-        },
-        load: unsafe {
-            std::mem::transmute::<
-                *const (),
-                unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
-            >(#load as *const ())
-        },
-    }))
+    let writes = quote!(unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64);
+    let makes = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64);
+    let reads = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int);
+    let (save, make) = (utility_as(model, functions.save, writes), utility_as(model, functions.make, makes));
+    let load = utility_as(model, functions.load, reads);
+    quote!(Some(RemadeType { save: #save, make: #make, load: #load, }))
+}
+
+/// The functions that tell and set the object that is current on a thread.
+fn current(model: &Model) -> TokenStream {
+    let with_current = |(ty, h): (usize, &HandleType)| Some((ty as u32, h.current?));
+    let Some((ty, functions)) = model.handle_types.iter().enumerate().find_map(with_current) else {
+        return quote!(None);
+    };
+    let get = utility_as(model, functions.get, quote!(unsafe extern "C" fn() -> u64));
+    let set = utility_as(model, functions.set, quote!(unsafe extern "C" fn(u64) -> std::ffi::c_int));
+    quote!(Some(CurrentObject { ty: #ty, get: #get, set: #set, }))
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
@@ -84,13 +96,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
         let blocker = option_text(h.blocker.as_deref());
-        let identity = match h.identity {
-            None => quote!(None),
-            Some(utility) => {
-                let name = types::utility_name(&model.utility_functions[utility]);
-                quote!(Some(unsafe { std::mem::transmute::<*const (), ObjectName>(#name as *const ()) }))
-            }
-        };
+        let identity = optional_utility_as(model, h.identity, quote!(ObjectName));
         let remade = remade(model, h);
         quote!(HandleTypeInfo {
             name: #name,
@@ -119,15 +125,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             quote!(Some(#state))
         }
     };
-    let quiesce = match model.quiesce {
-        None => quote!(None),
-        Some(utility) => {
-            let name = types::utility_name(&model.utility_functions[utility]);
-            quote!(Some(unsafe {
-                std::mem::transmute::<*const (), unsafe extern "C" fn() -> std::ffi::c_int>(#name as *const ())
-            }))
-        }
-    };
+    let current = current(model);
+    let quiesce = optional_utility_as(model, model.quiesce, quote!(unsafe extern "C" fn() -> std::ffi::c_int));
+    let stays = optional_utility_as(model, model.stays, quote!(unsafe extern "C" fn() -> *const std::ffi::c_char));
     quote! {
         #rejected
         static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
@@ -140,7 +140,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],
             state: #state,
+            current: #current,
             quiesce: #quiesce,
+            stays: #stays,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
@@ -187,7 +189,7 @@ fn rejected(model: &Model) -> TokenStream {
 /// Lets utility code call the vendor's functions by their names.
 fn forwarder(model: &Model, id: usize, function: &Function) -> TokenStream {
     let (name, symbol) = (types::function_name(&function.name), function.symbol());
-    let parameters = types::parameter_list(&function.signature);
+    let parameters = types::parameter_list(function.declared());
     let result = types::rust(&function.signature.result);
     let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
         (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
@@ -277,6 +279,7 @@ impl Handler<'_> {
         let result = self.result(&self.lowered.result, cx);
         let reply = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let effects = self.effects();
+        let memory = self.memory_effects();
         quote! {
             #variables
             #minted
@@ -290,6 +293,7 @@ impl Handler<'_> {
             #result
             #(#reply)*
             #effects
+            #memory
             #vacate
             call.finish(ok, code as i64);
             Ok(())
@@ -418,6 +422,18 @@ impl Handler<'_> {
                 call.begin_vendor();
                 let ret = #through_c;
                 call.end_vendor();
+            };
+        }
+        if let Some(unpacked) = &self.function.unpacked {
+            let function_type = unpack::function_type(&self.function.signature.result);
+            let (before, after) = unpack::put_together(unpacked);
+            return quote! {
+                #before
+                let function: #function_type = std::mem::transmute(#address);
+                call.begin_vendor();
+                let ret = function(packed);
+                call.end_vendor();
+                #after
             };
         }
         quote! {

@@ -168,7 +168,7 @@ fn utility(c: &mut String, function: &UtilityFunction) {
 fn assertions(model: &Model, program: &Program) -> String {
     let mut all = BTreeSet::new();
     let functions = model.functions.iter().filter(|f| f.support == Support::Remote || is_shimmed(f));
-    let signatures = functions.map(|f| &f.signature).chain(program.callbacks.iter().map(|c| &c.callback.signature));
+    let signatures = functions.map(Function::declared).chain(program.callbacks.iter().map(|c| &c.callback.signature));
     for signature in signatures {
         signature.parameters.iter().map(|(_, ty)| ty).chain([&signature.result]).for_each(|ty| assert(ty, &mut all));
     }

@@ -125,6 +125,7 @@ fn reply_expressions(rule: &Rule, path: &mut Vec<Expr>, visit: &mut dyn FnMut(&E
                     reply_expressions(&b.element, path, visit);
                 }
                 Kind::Mapped(mapped) => visit(&mapped.bytes, path),
+                Kind::Resident { bytes } => visit(bytes, path),
                 _ => {}
             }
         }

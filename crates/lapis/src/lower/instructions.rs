@@ -2,6 +2,10 @@
 
 use crate::model::*;
 
+mod memory;
+
+pub use memory::*;
+
 /// Everything the printers need beyond the [`Model`].
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -75,6 +79,7 @@ pub enum Operation {
     /// A NUL-terminated string. `output`: the library may have put one of its own there.
     Text {
         output: bool,
+        keeping: Keeping,
     },
     /// A pointer to bytes that need no translation.
     Bytes(Bytes),
@@ -99,6 +104,13 @@ pub enum Operation {
         until: Option<(Expr, usize)>,
     },
     Unmap,
+    /// Memory that the library has handed out, and that the guest knows by its copy.
+    Frees,
+    /// Memory of the library's of which the guest has a copy as long as the owner, exchanged with calls that use it.
+    Resident {
+        bytes: Expr,
+        owner: Expr,
+    },
     FunctionPointer {
         name: Expr,
     },
@@ -148,6 +160,7 @@ pub struct HandleUse {
     pub depends_on: Vec<Expr>,
     pub ends_with: Vec<Expr>,
     pub referring: Option<Referring>,
+    pub memory: HandleMemory,
     pub state: Option<StateFunctions>,
 }
 
@@ -180,6 +193,7 @@ pub struct Bytes {
     pub cursor: bool,
     /// The address is a multiple of this.
     pub align: usize,
+    pub keeping: Keeping,
 }
 
 #[derive(Debug, Clone)]
@@ -198,6 +212,10 @@ pub enum Mode {
     Shadow {
         input: bool,
         coupled: Option<Expr>,
+    },
+    /// A shadow as long as that object, exchanged with calls that use it.
+    Bound {
+        object: Expr,
     },
     /// Copies an existing shadow back; `end` also frees it.
     ShadowBack {
@@ -225,6 +243,7 @@ pub struct Elements {
     /// The call makes the state that is the element, or ends it.
     pub makes: bool,
     pub ends: bool,
+    pub keeping: Keeping,
 }
 
 impl Elements {
@@ -258,7 +277,11 @@ impl Instruction {
     pub fn replies(&self) -> bool {
         match &self.operation {
             Operation::Bytes(b) => {
-                b.cursor || !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
+                b.cursor
+                    || !matches!(
+                        b.mode,
+                        Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Bound { .. } | Mode::Room
+                    )
             }
             Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::replies),
@@ -282,9 +305,14 @@ impl Instruction {
         match &self.operation {
             Operation::Handle(h) => {
                 let sets = matches!(h.referring, Some(Referring::Sets { .. }));
-                h.deallocate || h.retain || h.release || h.record.is_some() || sets
+                !h.allocate && !h.memory.shares.is_empty()
+                    || h.deallocate
+                    || h.retain
+                    || h.release
+                    || h.record.is_some()
+                    || sets
             }
-            Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
+            Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. } | Mode::Bound { .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),
             _ => false,

@@ -137,6 +137,10 @@ impl Parser<'_> {
                 let [name] = self.names_in_parentheses(["the name of a utility function"])?;
                 Ok(Item::Quiesce(name))
             }
+            "stays" if call => {
+                let [name] = self.names_in_parentheses(["the name of a utility function"])?;
+                Ok(Item::Stays(name))
+            }
             "session_state_cbs" if call => {
                 let [write, read] =
                     self.names_in_parentheses(["the function that saves", "the function that restores"])?;
@@ -419,7 +423,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 26] = [
+const ITEMS: [&str; 27] = [
     "api",
     "import",
     "override",
@@ -437,6 +441,7 @@ const ITEMS: [&str; 26] = [
     "status_argument",
     "stateless",
     "quiesce",
+    "stays",
     "session_state_cbs",
     "table",
     "environment",

@@ -80,6 +80,7 @@ impl<'a> Resolver<'a> {
         self.fill_tables();
         self.stateless_functions(items);
         self.states_are_there();
+        self.current_objects_are_there();
     }
 
     /// The description of every function, by its name in the header.
@@ -155,6 +156,7 @@ impl<'a> Resolver<'a> {
             arguments: Vec::new(),
             result: Rule::Plan(Box::new(self.plain(&result_value(&signature.result, span)))),
             signature,
+            unpacked: None,
             support: Support::Unsupported,
             contextual: Vec::new(),
             asynchronous: None,
@@ -233,7 +235,6 @@ impl<'a> Resolver<'a> {
             return function;
         }
         function.parameters = item.parameters.iter().map(|p| p.name.text.clone()).collect();
-        function.error = self.error_place(&function.signature, &function.parameters);
         let body = pieces(&item.body);
         if let Some(d) = find(&body, "unsupported") {
             self.misplaced(d, DescriptorScope::Function);
@@ -242,6 +243,8 @@ impl<'a> Resolver<'a> {
             return function;
         }
         function.support = Support::Remote;
+        self.unpack(&body, item, &mut function);
+        function.error = self.error_place(&function.signature, &function.parameters);
         let types = function.signature.parameters.iter().map(|(_, t)| t.clone());
         let mut scope = Scope {
             parameters: function.parameters.iter().cloned().zip(types).collect(),
@@ -335,9 +338,10 @@ impl<'a> Resolver<'a> {
         let local = matches!(function.support, Support::Local(_));
         for n in 0..function.parameters.len() {
             let name = function.parameters[n].clone();
-            let own = collect(body, &|d| argument_name(d) == Some(&name));
+            let mut own = collect(body, &|d| argument_name(d) == Some(&name));
+            own.extend(self.member_direction(function, n, &own));
             let ty = function.signature.parameters[n].1.clone();
-            let span = item.parameters[n].name.span;
+            let span = item.parameters.get(n).or(item.parameters.last()).map_or(item.head, |p| p.name.span);
             let mut value = argument_value(n, &ty, &name, span);
             let is_error = function.error == ErrorPlace::Parameter(n) && own.is_empty();
             if is_error {

@@ -299,6 +299,10 @@ impl<'a> Resolver<'a> {
                 let value = self.argument_value(d, 0, &Scope::constant());
                 self.set_handle(handle, d, |h| h.invalid = value);
             }
+            "shaped" => {
+                let shape = self.shape(d);
+                self.set_handle(handle, d, |h| h.shape = shape);
+            }
             "predefined" => self.predefined(handle, d),
             "metadata" => self.type_metadata(handle, d),
             "identity" => {
@@ -308,6 +312,10 @@ impl<'a> Resolver<'a> {
             "remade" => {
                 let remade = self.remade(handle, d);
                 self.set_handle(handle, d, |h| h.remade = remade);
+            }
+            "current" => {
+                let current = self.current(handle, d);
+                self.set_handle(handle, d, |h| h.current = current);
             }
             "blocker" => {
                 let reason = self.reason(d);

@@ -13,7 +13,7 @@ use crate::model::{
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 16] = [
     "handle",
     "string",
     "opaque",
@@ -26,6 +26,8 @@ const KINDS: [&str; 14] = [
     "zerocopy",
     "mapped",
     "unmap",
+    "frees",
+    "resident",
     "function_pointer",
     "table",
 ];
@@ -42,10 +44,13 @@ const BUFFER: [&str; 10] = [
     "aligned",
     "type_cast",
 ];
+/// Descriptors that only a handle has.
+const HANDLE: [&str; 10] =
+    ["handle", "retain", "release", "ends_with", "refers", "refers_as", "through", "uses", "uses_read", "shares"];
 /// Descriptors that say how much there is behind a pointer; at most one of them may apply.
 const EXTENTS: [&str; 4] = ["buffer", "null_terminated", "cursor", "scratch"];
 /// Descriptors that may stand with any kind of value.
-const ANY_KIND: [&str; 12] = [
+const ANY_KIND: [&str; 16] = [
     "in",
     "out",
     "type_cast",
@@ -58,11 +63,21 @@ const ANY_KIND: [&str; 12] = [
     "lifetime_manual",
     "lifetime_coupled",
     "lifetime_until",
+    "bound",
+    "owned",
+    "owned_until",
+    "freed_by",
 ];
-const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
-
-/// Of a buffer, in bytes: a page.
-const LARGEST_ALIGNMENT: usize = 4096;
+const LIFETIMES: [&str; 8] = [
+    "bound",
+    "lifetime_call",
+    "lifetime_manual",
+    "lifetime_coupled",
+    "lifetime_until",
+    "owned",
+    "owned_until",
+    "freed_by",
+];
 
 /// The descriptors of one value, looked up by name.
 pub(super) struct Descriptors<'a> {
@@ -78,7 +93,7 @@ impl<'a> Descriptors<'a> {
         self.get(name).is_some()
     }
 
-    fn any(&self, names: &[&str]) -> Option<&'a Descriptor> {
+    pub(super) fn any(&self, names: &[&str]) -> Option<&'a Descriptor> {
         self.all.iter().rev().find(|d| names.contains(&d.name.text.as_str())).copied()
     }
 
@@ -116,6 +131,7 @@ impl<'a> Resolver<'a> {
         plan.deallocate = all.has("deallocate");
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
+        self.handle_memory(&all, &mut plan, scope);
         let before = self.diagnostics.len();
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
         self.recorded(&all, &mut plan, &value.name, scope);
@@ -130,9 +146,7 @@ impl<'a> Resolver<'a> {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
             Kind::Struct { .. } => ("a struct", &["field", "sized", "state"]),
-            Kind::Handle { .. } => {
-                ("a handle", &["handle", "retain", "release", "ends_with", "refers", "refers_as", "through"])
-            }
+            Kind::Handle { .. } => ("a handle", &HANDLE),
             Kind::Buffer(_) => ("a buffer", &BUFFER),
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
@@ -141,6 +155,8 @@ impl<'a> Resolver<'a> {
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
             Kind::Unmap => ("mapped memory that ends", &["unmap"]),
+            Kind::Frees => ("memory that ends", &["frees"]),
+            Kind::Resident { .. } => ("memory of the library's", &["resident"]),
             Kind::Number(_) => ("a number", &["opaque", "device_address", "token"]),
             Kind::Null => ("always NULL", &["null"]),
             Kind::Unknown => return,
@@ -182,7 +198,7 @@ impl<'a> Resolver<'a> {
                 );
             }
         }
-        for pair in [["allocate", "deallocate"], ["retain", "release"], ["refers", "through"]] {
+        for pair in [["allocate", "deallocate"], ["retain", "release"], ["refers", "through"], ["uses", "uses_read"]] {
             let [Some(first), Some(second)] = pair.map(|n| own.iter().find(|d| d.name.text == n)) else { continue };
             let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
             self.report(
@@ -209,6 +225,8 @@ impl<'a> Resolver<'a> {
                     _ => Lifetime::Call,
                 }
             }
+            "bound" => self.argument_value(d, 0, scope).map_or(Lifetime::Call, Lifetime::Bound),
+            "owned" | "owned_until" | "freed_by" => self.library_memory(d, scope),
             _ => Lifetime::Call,
         }
     }
@@ -329,6 +347,8 @@ impl<'a> Resolver<'a> {
             }
             "mapped" => self.mapped(d, all, scope),
             "unmap" => Kind::Unmap,
+            "frees" => Kind::Frees,
+            "resident" => self.argument_value(d, 0, scope).map_or(Kind::Unknown, |bytes| Kind::Resident { bytes }),
             "function_pointer" => match self.argument_value(d, 0, scope) {
                 Some(name) => Kind::FunctionPointer { name },
                 None => Kind::Unknown,
@@ -436,6 +456,10 @@ impl<'a> Resolver<'a> {
             (plan.input, plan.output) = (true, true);
             return self.buffer(all, plan, value, to, scope);
         }
+        if all.has("bound") {
+            (plan.input, plan.output) = (true, false);
+            return self.buffer(all, plan, value, to, scope);
+        }
         let explicit = all.any(&["in", "out"]).is_some();
         let described = explicit || all.any(&BUFFER).is_some() || all.any(&LIFETIMES).is_some();
         let nested = matches!(value.role, Role::Element | Role::Field);
@@ -494,6 +518,10 @@ impl<'a> Resolver<'a> {
         let inner = scope.enter_element();
         let place = value.place.clone().map(|mut place| {
             shift(&mut place);
+            let handed_out = matches!(value.role, Role::Element | Role::Field) && plan.output && !plan.input;
+            if handed_out && matches!(to.kind, TypeKind::Struct(_)) {
+                return Expr { kind: ExprKind::Here(0), ty: to.clone(), span: value.span };
+            }
             let index = Expr { kind: ExprKind::Index(0), ty: size_t(), span: value.span };
             Expr { kind: ExprKind::Element(place.into(), index.into()), ty: to.clone(), span: value.span }
         });
@@ -538,56 +566,5 @@ impl<'a> Resolver<'a> {
             align: all.get("aligned").map_or(1, |d| self.alignment(d)),
             scratch_resource: all.get("scratch").and_then(|d| self.scratch_resource(d)),
         }))
-    }
-
-    /// The number of elements that a descriptor gives.
-    fn size(&mut self, d: &Descriptor, scope: &Scope) -> Option<Expr> {
-        let size = self.argument_value(d, 0, scope)?;
-        if !matches!(size.ty.kind, TypeKind::Int { .. }) {
-            self.report(
-                Diagnostic::error(size.span, format!("`{}` needs a number", d.name.text))
-                    .label(format!("this has type {}", describe(&size.ty))),
-            );
-            return None;
-        }
-        if super::constants::value(&size).is_some_and(|v| v < 0) {
-            self.report(
-                Diagnostic::error(size.span, format!("`{}` cannot be negative", d.name.text)).label("a negative size"),
-            );
-            return None;
-        }
-        Some(size)
-    }
-
-    /// `aligned(n)`: a constant that is a power of two.
-    fn alignment(&mut self, d: &Descriptor) -> usize {
-        let value = self.argument_value(d, 0, &Scope::constant()).as_ref().and_then(super::constants::value);
-        match value.and_then(|v| usize::try_from(v).ok()).filter(|v| v.is_power_of_two() && *v <= LARGEST_ALIGNMENT) {
-            Some(align) => align,
-            None => {
-                self.report(
-                    Diagnostic::error(d.span, "an alignment is a constant that is a power of two")
-                        .label(format!("expected a number up to {LARGEST_ALIGNMENT}")),
-                );
-                1
-            }
-        }
-    }
-
-    fn terminated(&mut self, d: &Descriptor, scope: &Scope) -> Count {
-        if d.arguments.as_ref().is_none_or(Vec::is_empty) {
-            return Count::Terminated { step: 1 };
-        }
-        let step = self.argument_value(d, 0, scope).as_ref().and_then(super::constants::value);
-        match step.and_then(|s| usize::try_from(s).ok()).filter(|s| (1..=64).contains(s)) {
-            Some(step) => Count::Terminated { step },
-            None => {
-                self.report(
-                    Diagnostic::error(d.span, "the step of `null_terminated` is a small constant")
-                        .label("expected a number from 1 to 64"),
-                );
-                Count::Terminated { step: 1 }
-            }
-        }
     }
 }

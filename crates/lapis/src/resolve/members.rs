@@ -35,7 +35,7 @@ impl<'a> Resolver<'a> {
             let body = field_body(all, &field.name);
             let mine = !body.is_empty() || all.all.iter().any(|d| field_name(d) == Some(&field.name));
             let doubled = fields.iter().any(|(f, _)| f.offset == field.offset && f.ty == field.ty);
-            if !mine && (doubled || !self.needs_rule(&field.ty)) {
+            if !mine && (doubled || covered(all, s, field) || !self.needs_rule(&field.ty)) {
                 continue;
             }
             self.field(field, body, plan, value, &inner, &mut fields);
@@ -180,6 +180,16 @@ impl<'a> Resolver<'a> {
             self.report(diagnostic);
         }
     }
+}
+
+/// True if another member that has all bytes of this one (members of a union) is described: it stands for both.
+fn covered(all: &Descriptors, s: &Struct, field: &Field) -> bool {
+    s.fields.iter().any(|other| {
+        let within = other.offset <= field.offset
+            && field.offset + field.ty.size() <= other.offset + other.ty.size()
+            && (other.offset, &other.name) != (field.offset, &field.name);
+        within && all.all.iter().any(|d| field_name(d) == Some(&other.name))
+    })
 }
 
 fn field_name(d: &Descriptor) -> Option<&str> {

@@ -37,7 +37,7 @@ impl Scope {
 /// Adjusts an expression for use one `element` deeper.
 pub fn shift(expr: &mut Expr) {
     match &mut expr.kind {
-        ExprKind::Index(n) => *n += 1,
+        ExprKind::Index(n) | ExprKind::Here(n) => *n += 1,
         ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a, _) => shift(a),
         ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
             shift(a);

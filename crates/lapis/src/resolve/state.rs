@@ -6,8 +6,8 @@ use super::{Resolver, kinds::Descriptors};
 use crate::ast::{Argument, AstExpr, AstExprKind, Descriptor, Item, Name};
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Expr, Function, Guarded, Kind, Plan, RecordOwner, RemadeFunctions, Side, StateFunctions, StateRecord, Stateless,
-    Type, TypeKind,
+    CurrentFunctions, Expr, Function, Guarded, Kind, Plan, RecordOwner, RemadeFunctions, Side, StateFunctions,
+    StateRecord, Stateless, Type, TypeKind,
 };
 use crate::source::Span;
 use crate::suggest::similar;
@@ -26,10 +26,16 @@ pub(super) enum Prototype {
     Make(usize),
     /// `int load(T object, const void *from, size_t bytes)`
     Load,
+    /// `T get(void)`
+    Current(usize),
+    /// `int set(T object)`
+    SetCurrent,
     /// `int64_t code(T object)`
     StatusCode,
     /// `int quiesce(void)`
     Quiesce,
+    /// `const char *why(void)`
+    Stays,
 }
 
 impl Prototype {
@@ -49,8 +55,11 @@ impl Prototype {
             Prototype::Save => format!("int64_t {name}({})", object("void *to, size_t bytes")),
             Prototype::Make(_) => format!("{made} {name}(uint64_t references, const void *from, size_t bytes)"),
             Prototype::Load => format!("int {name}({})", object("const void *from, size_t bytes")),
+            Prototype::Current(_) => format!("{made} {name}(void)"),
+            Prototype::SetCurrent => format!("int {name}({})", object("")),
             Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
+            Prototype::Stays => format!("const char *{name}(void)"),
         }
     }
 
@@ -87,7 +96,11 @@ impl Prototype {
             (Prototype::Load, [from, bytes]) => {
                 int(result, 4, true) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
-            (Prototype::Identity, []) => pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. })),
+            (Prototype::Identity | Prototype::Stays, []) => {
+                pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. }))
+            }
+            (Prototype::Current(handle), []) => result.handle == Some(*handle),
+            (Prototype::SetCurrent, []) => int(result, 4, true),
             (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             _ => false,
@@ -106,7 +119,10 @@ impl<'a> Resolver<'a> {
         prototype: &Prototype,
         object: Option<usize>,
     ) -> Option<usize> {
-        let about = if let Prototype::Make(handle) = prototype { Some(*handle) } else { object };
+        let about = match prototype {
+            Prototype::Make(handle) | Prototype::Current(handle) => Some(*handle),
+            _ => object,
+        };
         let ty = about.map(|handle| self.model.handle_types[handle].name.clone());
         let declaration = prototype.declaration(if name.is_empty() { "f" } else { name }, ty.as_deref());
         let help = format!("declare it in `utility(server)`: `{declaration}`");
@@ -230,7 +246,7 @@ impl<'a> Resolver<'a> {
         keys
     }
 
-    /// `session_record`, `thread_record`, `same`, `stateless` and `blocker` of a function.
+    /// `session_record`, `thread_record`, `current_record`, `same`, `stateless` and `blocker` of a function.
     pub(super) fn function_state(
         &mut self,
         d: &Descriptor,
@@ -239,8 +255,12 @@ impl<'a> Resolver<'a> {
         scope: &Scope,
     ) {
         match d.name.text.as_str() {
-            "session_record" | "thread_record" => {
-                let owner = if d.name.text == "session_record" { RecordOwner::Session } else { RecordOwner::Thread };
+            "session_record" | "thread_record" | "current_record" => {
+                let owner = match d.name.text.as_str() {
+                    "session_record" => RecordOwner::Session,
+                    "thread_record" => RecordOwner::Thread,
+                    _ => RecordOwner::Current,
+                };
                 let keys = self.keys(d, scope);
                 function.records.push(StateRecord { condition, owner, keys });
             }
@@ -344,13 +364,51 @@ impl<'a> Resolver<'a> {
         Some(RemadeFunctions { save: save?, make: make?, load: load? })
     }
 
-    /// `quiesce(f);` and `session_state_cbs(write, read);` of the file, after all types are known.
+    /// `current(get, set)` in a `type` block.
+    pub(super) fn current(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<CurrentFunctions> {
+        let handle = handle?;
+        if let Some(other) = self.model.handle_types.iter().position(|ty| ty.current.is_some()).filter(|o| *o != handle)
+        {
+            let name = &self.model.handle_types[other].name;
+            self.report(
+                Diagnostic::error(d.span, format!("`{name}` has the objects that are current on threads"))
+                    .label("a second type of an API cannot"),
+            );
+            return None;
+        }
+        let get = self.named_function(d, 0, Prototype::Current(handle), None);
+        let set = self.named_function(d, 1, Prototype::SetCurrent, Some(handle));
+        Some(CurrentFunctions { get: get?, set: set? })
+    }
+
+    /// `current_record` needs a type whose objects are current on threads; after all types are known.
+    pub(super) fn current_objects_are_there(&mut self) {
+        if self.model.handle_types.iter().any(|ty| ty.current.is_some()) {
+            return;
+        }
+        let recorded =
+            |function: &&Function| function.records.iter().any(|record| record.owner == RecordOwner::Current);
+        let spans: Vec<Span> = self.model.functions.iter().filter(recorded).map(|function| function.span).collect();
+        for span in spans {
+            self.report(
+                Diagnostic::error(span, "`current_record` without objects that are current on threads")
+                    .label("recorded for no object")
+                    .help("add `current(get, set)` to the `type` block of those objects"),
+            );
+        }
+    }
+
+    /// `quiesce(f);`, `stays(f);` and `session_state_cbs(write, read);` of the file, after all types are known.
     pub(super) fn state_items(&mut self, items: &'a [Item]) {
         for item in items {
             match item {
                 Item::Quiesce(name) => {
                     let found = self.state_item("quiesce", name, &Prototype::Quiesce);
                     self.model.quiesce = self.model.quiesce.or(found);
+                }
+                Item::Stays(name) => {
+                    let found = self.state_item("stays", name, &Prototype::Stays);
+                    self.model.stays = self.model.stays.or(found);
                 }
                 Item::SessionState { write, read } => {
                     let write = self.state_item("session_state_cbs", write, &Prototype::Write);

@@ -109,8 +109,11 @@ impl<'a> Resolver<'a> {
                     .label("inside an `if`")
                     .help("`require(e, v)` refuses a call with the value `v` unless `e` is true"),
             ),
+            "unpack" | "sets" => self.unconditional(d, condition),
             "placeholder" => self.placeholder(d),
-            "session_record" | "thread_record" | "same" => self.function_state(d, guard, function, scope),
+            "session_record" | "thread_record" | "current_record" | "same" => {
+                self.function_state(d, guard, function, scope)
+            }
             "stateless" | "blocker" => {
                 self.unconditional(d, condition);
                 self.function_state(d, None, function, scope);

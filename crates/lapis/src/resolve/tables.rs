@@ -33,6 +33,7 @@ impl<'a> Resolver<'a> {
             let members = fields.iter().filter(counts).map(member).collect();
             self.model.tables.push(Table { name: name.text.clone(), size: *size, members, source });
         }
+        self.table_chains(items);
     }
 
     fn table_source(&mut self, source: &'a ast::TableFrom, s: &Struct) -> Option<TableSource> {
@@ -53,13 +54,13 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        let mut found = TableSource { address, sized: None, values: Vec::new() };
+        let mut found = TableSource { address, sized: None, values: Vec::new(), chain: None };
         numbers(s, 0, &mut found.values);
         for piece in pieces(&source.body) {
             let Piece::Statement(Statement::Descriptor(d)) = piece else {
                 self.report(
                     Diagnostic::error(source.body.span, "a condition in the description of a table")
-                        .label("only `sized` and `least` can stand here"),
+                        .label("only `sized`, `least` and `chained` can stand here"),
                 );
                 continue;
             };
@@ -162,6 +163,23 @@ impl<'a> Resolver<'a> {
                 None
             }
         }
+    }
+
+    /// `shaped(table)`: objects that are tables themselves.
+    pub(super) fn shape(&mut self, d: &Descriptor) -> Option<usize> {
+        let Some([Argument::Expr(AstExpr { kind: AstExprKind::Name(name), .. })]) = d.arguments.as_deref() else {
+            return None;
+        };
+        let followed = |t: &Table| t.name == *name && t.source.is_some();
+        let found = self.model.tables.iter().position(followed);
+        if found.is_none() {
+            self.report(
+                Diagnostic::error(d.span, format!("no table `{name}` that follows the vendor's"))
+                    .label("the shape of an object is such a table")
+                    .help("declare it: `table(struct T) name from e;`, where `e` finds one of these objects, or NULL"),
+            );
+        }
+        found
     }
 
     /// Connects the members of all tables with the functions of the same name.

@@ -161,12 +161,12 @@ impl<'a> Resolver<'a> {
     /// One name for all ways to write a pointer to an unknown struct: typedefs of it, of the struct, `const` or not.
     /// Other types go by their own name: two typedefs of a number are two types.
     pub(super) fn canonical(&self, ty: &Type) -> String {
-        self.unknown_struct(ty).unwrap_or_else(|| key(&ty.spelling))
+        self.pointed_struct(ty).unwrap_or_else(|| key(&ty.spelling))
     }
 
-    fn unknown_struct(&self, ty: &Type) -> Option<String> {
+    fn pointed_struct(&self, ty: &Type) -> Option<String> {
         match &ty.kind {
-            TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
+            TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete | TypeKind::Struct(_)) => {
                 let mut name = tag(to).to_string();
                 for _ in 0..16 {
                     let Some(alias) = self.header.aliases.get(&name) else { break };
@@ -174,7 +174,7 @@ impl<'a> Resolver<'a> {
                 }
                 Some(format!("struct {name}*"))
             }
-            TypeKind::Pointer { to, .. } => Some(format!("{}*", self.unknown_struct(to)?)),
+            TypeKind::Pointer { to, .. } => Some(format!("{}*", self.pointed_struct(to)?)),
             _ => None,
         }
     }

@@ -300,6 +300,7 @@ impl<'a> Resolver<'a> {
             depends_on: Vec::new(),
             ends_with: Vec::new(),
             referring: None,
+            memory: crate::model::HandleMemory::default(),
             state: None,
             span: value.span,
         }

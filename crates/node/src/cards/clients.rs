@@ -183,7 +183,7 @@ impl Core {
             guest.pid,
             tenant.escape_debug()
         ));
-        let own = CardSession { card: place, guest, within, tenant, since, seat, figures: None };
+        let own = CardSession { card: place, guest, within, tenant, since, seat, figures: None, moving: None };
         state.cards.sessions.insert(session, own);
         Ok(())
     }
@@ -245,6 +245,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         seconds: SystemTime::now().duration_since(session.since).map_or(0, |time| time.as_secs()),
         moving: None,
         moves: crate::SessionMoves::default(),
+        parked: None,
         counters: counters.into(),
     }
 }

@@ -3,7 +3,12 @@
 //! The node looks at the kernel's credentials of a connection and never at what a client sends.
 
 mod clients;
+mod moving;
 mod process;
+
+pub use moving::{CardMoveReport, CardMoveRequest};
+
+use moving::CardMove;
 
 use crate::{NodeError, accounts::AssignedSlot, guest::Guest, listener::Listener, scheduling::Rules};
 use aviary_control::{ClientFigures, PortFigures, PortRule};
@@ -107,6 +112,8 @@ struct CardSession {
     since: SystemTime,
     seat: AssignedSlot,
     figures: Option<ClientFigures>,
+    /// Its last move to another port.
+    moving: Option<CardMove>,
 }
 
 #[derive(Debug, Default)]

@@ -118,6 +118,7 @@ impl Core {
                     session.figures = Some(figures);
                 }
             }
+            FromCard::Moved { session, refusal } => self.note_card_move(state, place, session, refusal),
             FromCard::Ended { session } => {
                 if state.cards.sessions.get(&session).is_some_and(|own| own.card == place) {
                     self.settle_card_session(state, session);

@@ -3,10 +3,14 @@
 //! All sessions of one API server move together. What each of them consists of passes through here as descriptors that the
 //! node does not look into: both API servers are the tenant's own.
 
+mod hand_over;
 mod stages;
 mod steps;
 
-use stages::{MoveEvent, Next, Progress, Refusal};
+pub(crate) use stages::Refusal;
+pub(crate) use steps::tell;
+
+use stages::{MoveEvent, Next, Progress};
 
 use aviary_control::{CaptureFigures, StateDescriptors};
 use aviary_gate::GrantPage;
@@ -30,6 +34,9 @@ pub struct MoveRequest {
     pub session: u64,
     /// Capture it, say what that took, and let it go on where it is.
     pub check: bool,
+    /// Park it: nothing of it is made in the new API server until its program calls.
+    #[serde(default)]
+    pub park: bool,
     /// Milliseconds within which the session must stand.
     pub stop_ms: u64,
     /// For tests: the move waits there for [`crate::Request::Proceed`]. Its deadlines hold.
@@ -74,6 +81,8 @@ pub enum MoveStatus {
     /// With the name of its stage.
     UnderWay(String),
     Moved(MoveFigures),
+    /// Its state lies in the node, and nothing of it is on a device.
+    Parked(MoveFigures),
     /// It could have moved (`check`).
     Movable(MoveFigures),
     /// It goes on where it was.
@@ -110,8 +119,21 @@ pub(crate) enum Asker {
     Operator,
     /// Only whether it would work.
     Check,
+    /// An operator who parks it.
+    Parker,
+    /// The node: it has made no call for long enough to be parked.
+    Idle,
     /// The session itself, in tests.
     Session,
+}
+
+/// The end that a move is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// They go on in the new API server.
+    Move,
+    /// The new API server watches for their calls.
+    Park,
 }
 
 /// One session's part of a move.
@@ -121,6 +143,8 @@ pub(crate) struct Part {
     pub state: Option<StateDescriptors<OwnedFd>>,
     pub figures: CaptureFigures,
     pub rebuild_us: u64,
+    /// Its program has called while it was being parked.
+    pub wanted: bool,
     /// The node's end of the new grant page and bell, until the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
     /// Their files.
@@ -134,9 +158,12 @@ pub(crate) struct Move {
     pub source: u64,
     /// The new one; `None`: nothing shall move.
     pub target: Option<u64>,
+    pub purpose: Purpose,
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
     pub since: Instant,
+    /// The old API server has its order to capture, and answers once for each session.
+    pub ordered: bool,
     /// Where it is to be halted.
     pub halt: Option<Halt>,
     /// The step before which it was halted.
@@ -169,6 +196,11 @@ impl Move {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     under_way: Vec<Move>,
+    /// Moves that are over once their old API server is: by that.
+    leaving: BTreeMap<u64, (u64, MoveStatus)>,
+    /// Answers that old API servers owe, by API server and session: their moves were given up meanwhile. They come before
+    /// those about a later move, and are none about it.
+    owed: BTreeMap<(u64, u64), usize>,
     ended: VecDeque<(u64, MoveStatus)>,
     pub(crate) last: u64,
 }
@@ -202,6 +234,48 @@ impl Moves {
         Some(self.under_way.swap_remove(at))
     }
 
+    /// The sessions are not the old API server's any more. The move ends with that one.
+    pub fn leave(&mut self, number: u64, status: MoveStatus) {
+        if let Some(at) = self.under_way.iter().position(|one| one.number == number) {
+            let left = self.under_way.swap_remove(at);
+            self.leaving.insert(left.source, (number, status));
+        }
+    }
+
+    /// Nothing is left of an API server, and what it held is its tenant's.
+    pub fn left(&mut self, server: u64) {
+        if let Some((number, status)) = self.leaving.remove(&server) {
+            self.remember(number, status);
+        }
+    }
+
+    /// The move is given up. Answers that are under way will still come.
+    pub fn owe_answers(&mut self, given_up: &Move) {
+        for session in given_up.progress.owing().filter(|_| given_up.ordered) {
+            *self.owed.entry((given_up.source, session)).or_default() += 1;
+        }
+    }
+
+    /// True: this answer is about a move that was given up.
+    pub fn is_late_answer(&mut self, server: u64, session: u64) -> bool {
+        let Some(owed) = self.owed.get_mut(&(server, session)) else { return false };
+        *owed -= 1;
+        if *owed == 0 {
+            self.owed.remove(&(server, session));
+        }
+        true
+    }
+
+    /// The API server answers nothing any more.
+    pub fn forget(&mut self, server: u64) {
+        self.owed.retain(|(owes, _), _| *owes != server);
+    }
+
+    /// True while an old API server is about to end.
+    pub fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
     /// Keeps the end of a move for questions about it.
     pub fn remember(&mut self, number: u64, status: MoveStatus) {
         if self.ended.len() == REMEMBERED_OUTCOMES {
@@ -226,6 +300,8 @@ impl Moves {
     pub fn status(&self, number: u64) -> Option<MoveStatus> {
         let under_way = self.under_way.iter().find(|one| one.number == number);
         let told = under_way.map(|one| MoveStatus::UnderWay(one.told()));
+        let leaves = self.leaving.values().any(|(leaving, _)| *leaving == number);
+        let told = told.or_else(|| leaves.then(|| MoveStatus::UnderWay("ending the old API server".into())));
         told.or_else(|| self.ended.iter().find(|(ended, _)| *ended == number).map(|(_, status)| status.clone()))
     }
 }
@@ -235,6 +311,9 @@ impl Moves {
 pub struct SessionMoves {
     /// How often it has moved.
     pub count: u64,
+    /// How often it was parked.
+    #[serde(default)]
+    pub parks: u64,
     /// How long it stood the last time, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_us: Option<u64>,
@@ -252,9 +331,11 @@ mod tests {
             number,
             source,
             target: Some(source + 100),
+            purpose: Purpose::Move,
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
             since: now,
+            ordered: false,
             halt: None,
             halted: None,
         }
@@ -280,6 +361,42 @@ mod tests {
         }
         assert_eq!(moves.status(first), None);
         assert!(moves.status(moves.last).is_some());
+    }
+
+    #[test]
+    fn move_that_left_its_old_api_server_is_over_once_that_is() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        moves.begin(begun(1, 7, now));
+        moves.leave(1, MoveStatus::Parked(MoveFigures::default()));
+        assert!(moves.are_leaving() && moves.of(7).is_none());
+        assert!(matches!(moves.status(1), Some(MoveStatus::UnderWay(_))));
+        moves.left(8);
+        moves.left(7);
+        assert_eq!(moves.status(1), Some(MoveStatus::Parked(MoveFigures::default())));
+        assert!(!moves.are_leaving());
+    }
+
+    #[test]
+    fn answers_about_a_move_that_was_given_up_are_none_about_the_next_one() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        let capturing = |ordered| {
+            let mut one = begun(1, 7, now);
+            assert_eq!(one.progress.after(MoveEvent::Prepared(1), now), Next::Capture);
+            Move { ordered, ..one }
+        };
+        moves.owe_answers(&begun(1, 7, now));
+        moves.owe_answers(&capturing(false));
+        assert!(!moves.is_late_answer(7, 1), "it has no order");
+        moves.owe_answers(&capturing(true));
+        assert!(!moves.is_late_answer(8, 1) && !moves.is_late_answer(7, 2));
+        assert!(moves.is_late_answer(7, 1) && !moves.is_late_answer(7, 1), "one for each order");
+        let mut refused = capturing(true);
+        refused.progress.refused(1);
+        moves.owe_answers(&refused);
+        assert!(!moves.is_late_answer(7, 1), "it has answered");
+        moves.owe_answers(&capturing(true));
+        moves.forget(7);
+        assert!(!moves.is_late_answer(7, 1));
     }
 
     #[test]

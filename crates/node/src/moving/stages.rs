@@ -125,12 +125,29 @@ impl Progress {
         self.deadline = now + self.stop + CAPTURE_TIMEOUT;
     }
 
+    /// The states are there already: the sessions are parked.
+    pub fn skip_capture(&mut self, now: Instant) {
+        (self.stage, self.waiting) = (Stage::Rebuilding, self.sessions.clone());
+        self.deadline = now + REBUILD_TIMEOUT;
+    }
+
     pub fn stop(&self) -> Duration {
         self.stop
     }
 
     pub fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// The old API server has refused this session.
+    pub fn refused(&mut self, session: u64) {
+        self.waiting.remove(&session);
+    }
+
+    /// Sessions about which an old API server that has its order still owes an answer.
+    pub fn owing(&self) -> impl Iterator<Item = u64> {
+        let owes = self.stage == Stage::Capturing && !self.source_gone;
+        self.waiting.iter().copied().filter(move |_| owes)
     }
 
     pub fn sessions(&self) -> &BTreeSet<u64> {
@@ -160,8 +177,7 @@ impl Progress {
                 if !self.waiting.is_empty() {
                     return Next::Wait;
                 }
-                (self.stage, self.waiting) = (Stage::Rebuilding, self.sessions.clone());
-                self.deadline = now + REBUILD_TIMEOUT;
+                self.skip_capture(now);
                 Next::Rebuild
             }
             (Stage::Rebuilding, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
@@ -225,6 +241,17 @@ mod tests {
         assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Rebuild);
         assert_eq!(progress.after(MoveEvent::Rebuilt(1), now), Next::Wait);
         assert_eq!(progress.after(MoveEvent::Rebuilt(2), now), Next::Commit);
+    }
+
+    #[test]
+    fn parked_sessions_go_on_to_the_next_api_server_without_a_capture() {
+        let now = Instant::now();
+        let mut progress = Progress::new([1].into(), Duration::ZERO, now);
+        assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Capture);
+        progress.skip_capture(now);
+        assert_eq!(progress.after(MoveEvent::SourceGone, now), Next::Wait);
+        assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Rebuilt(1), now), Next::Commit);
     }
 
     #[test]

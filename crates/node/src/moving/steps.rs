@@ -1,21 +1,17 @@
 //! The node's steps of a move, each under its lock.
 
 use super::{
-    Asker, Halt, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveRequest, MoveStatus, Next, Part, Progress, Refusal,
-    TEST_STOP,
+    Asker, Halt, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveFigures, MoveRequest, MoveStatus, Next, Part, Progress,
+    Purpose, Refusal, TEST_STOP, hand_over::refusal_of_target,
 };
 use crate::{
     NodeError,
-    epoll::Token,
-    events::Lie,
+    events::{Lie, shown_reason},
     life::{EndReason, ServerEvent, ServerState, SessionState},
     log::Level,
     node::{Core, CoreState},
-    tenants::copies,
 };
-use aviary_control::{
-    DeviceDescriptors, MoveOrder, MoveReport, Patience, Preparation, SessionDescriptors, StateDescriptors, ToServer,
-};
+use aviary_control::{MoveOrder, MoveReport, Patience, StateDescriptors, ToServer};
 use std::{
     collections::BTreeSet,
     io,
@@ -23,17 +19,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest reason that is kept and shown, in bytes: an API server wrote it.
-const MAX_REASON_BYTES: usize = 512;
-
 impl Core {
     /// An operator moves a session, or asks if it could be moved.
     pub(crate) fn begin_move(&self, request: &MoveRequest) -> Result<MoveBegun, NodeError> {
         let stop = Duration::from_millis(request.stop_ms.min(MAX_STOP_MS));
-        let asker = if request.check { Asker::Check } else { Asker::Operator };
+        let asker = match (request.check, request.park) {
+            (true, _) => Asker::Check,
+            (false, true) => Asker::Parker,
+            (false, false) => Asker::Operator,
+        };
         let mut state = self.state();
-        if !state.registry.sessions.contains_key(&request.session) {
-            return Err(NodeError::NoSession(request.session));
+        let server = state.registry.sessions.get(&request.session).map(|session| session.server);
+        let server = server.ok_or(NodeError::NoSession(request.session))?;
+        if let (Asker::Parker, Some(bytes)) = (asker, state.parks.bytes_of(server)) {
+            let number = state.moves.next_number();
+            let figures = MoveFigures { bytes, ..MoveFigures::default() };
+            state.moves.remember(number, MoveStatus::Parked(figures));
+            return Ok(MoveBegun { number });
         }
         let number = self.start_move(&mut state, request.session, asker, stop).unwrap_or_else(|refusal| {
             let number = state.moves.next_number();
@@ -62,14 +64,28 @@ impl Core {
         self.state().moves.status(number).ok_or(NodeError::NoMove(number))
     }
 
-    fn start_move(&self, state: &mut CoreState, session: u64, asker: Asker, stop: Duration) -> Result<u64, Refusal> {
+    pub(crate) fn start_move(
+        &self,
+        state: &mut CoreState,
+        session: u64,
+        asker: Asker,
+        stop: Duration,
+    ) -> Result<u64, Refusal> {
         let source = state.registry.sessions.get(&session).map(|session| session.server);
         let source = source.ok_or_else(|| Refusal::lasting("there is no such session (`aviary ps` lists them)"))?;
         let sessions: BTreeSet<u64> = state.registry.sessions_of(source).into_iter().collect();
         movable(state, source, &sessions)?;
         let target = match asker {
+            Asker::Check if state.parks.of(source).is_some() => return Err(Refusal::lasting("it is parked")),
             Asker::Check => None,
-            Asker::Operator | Asker::Session => Some(self.reserve_target(state, source)?),
+            Asker::Operator | Asker::Parker | Asker::Idle | Asker::Session => Some(self.reserve_target(state, source)?),
+        };
+        let purpose = match asker {
+            // It stays parked, and another API server watches for its calls.
+            _ if state.parks.of(source).is_some() => Purpose::Park,
+            Asker::Parker | Asker::Idle => Purpose::Park,
+            Asker::Session if self.config.test_parks => Purpose::Park,
+            Asker::Operator | Asker::Check | Asker::Session => Purpose::Move,
         };
         let (now, number) = (Instant::now(), state.moves.next_number());
         let progress = match target {
@@ -77,53 +93,18 @@ impl Core {
             None => Progress::of_check(sessions.clone(), stop, now),
         };
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
-        state.moves.begin(Move { number, source, target, progress, parts, since: now, halt: None, halted: None });
+        // Where nothing is prepared the order is the first step.
+        let (ordered, halt, halted) = (target.is_none(), None, None);
+        state.moves.begin(Move { number, source, target, purpose, progress, parts, since: now, ordered, halt, halted });
         let begun = match target {
             Some(target) => self.prepare(state, target, &sessions),
-            None => order_capture(state, source, &sessions, stop),
+            None => order_capture(state, source, &sessions, stop, purpose),
         };
         if let Err(refusal) = begun {
             self.give_up(state, source, &refusal);
             return Err(refusal);
         }
         Ok(number)
-    }
-
-    /// The new API server loads what the sessions need, while they still run.
-    fn prepare(&self, state: &CoreState, target: u64, sessions: &BTreeSet<u64>) -> Result<(), Refusal> {
-        for id in sessions {
-            let Some(session) = state.registry.sessions.get(id) else { continue };
-            let (modules, api) = (self.config.modules.clone(), session.api.clone());
-            let wanted = Preparation { session: *id, modules, api, spec_hash: session.spec_hash };
-            let told = tell(state, target, &ToServer::Prepare(wanted), &[]);
-            told.map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
-        }
-        Ok(())
-    }
-
-    /// A spare API server with a place in the tenant's page, for the guest of `source`.
-    fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
-        let none = |error: &dyn std::fmt::Display| Refusal::not_now(format!("there is no new API server: {error}"));
-        let known = state.registry.servers.get(&source).and_then(|known| known.guest.zip(known.seat.as_ref()));
-        let (guest, tenant) =
-            known.map(|(guest, seat)| (guest, seat.tenant.clone())).ok_or_else(|| none(&"no guest"))?;
-        if state.registry.spares() == 0 {
-            self.spawn_spare(state).map_err(|error| none(&error))?;
-        }
-        self.refill_soon(state);
-        let tenant = state.tenants.called(&tenant);
-        let seat = state.accounts.assign_slot(&tenant).map_err(|error| none(&error))?;
-        match state.registry.reserve_spare(guest) {
-            Some((id, server)) => {
-                server.seat = Some(seat);
-                state.registry.change(id, ServerEvent::SessionGiven, Instant::now());
-                Ok(id)
-            }
-            None => {
-                state.accounts.release(&seat);
-                Err(none(&"none is ready"))
-            }
-        }
     }
 
     /// A report of an API server about a session that moves.
@@ -135,15 +116,22 @@ impl Core {
         report: MoveReport,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Lie> {
+        if state.parks.has_session(server, session) {
+            return self.hear_parked(state, server, session, report);
+        }
         if report == MoveReport::Wanted {
             return self.hear_wish(state, server, session);
+        }
+        if report.is_answer() && state.moves.is_late_answer(server, session) {
+            self.tell_of(state, server, Level::Debug, format_args!("session {session}: a late report"));
+            return Ok(());
         }
         let Some(one) = state.moves.of(server) else {
             // The move was given up a moment ago.
             self.tell_of(state, server, Level::Debug, format_args!("session {session}: a report of no move"));
             return Ok(());
         };
-        let (source, is_source) = (one.source, one.source == server);
+        let (source, is_source, purpose) = (one.source, one.source == server, one.purpose);
         let Some(part) = one.parts.get_mut(&session) else { return Err(Lie::OthersSession(session)) };
         let event = match report {
             MoveReport::Captured(figures) if is_source => {
@@ -154,8 +142,14 @@ impl Core {
             MoveReport::Prepared if !is_source => MoveEvent::Prepared(session),
             // The new one says so only of a session that it is prepared for.
             MoveReport::Unmovable { reason, lasting } => {
-                let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
-                MoveEvent::Refused(Refusal { reason, lasting })
+                if is_source {
+                    one.progress.refused(session);
+                }
+                MoveEvent::Refused(Refusal { reason: shown_reason(&reason), lasting })
+            }
+            MoveReport::Parked if !is_source && purpose == Purpose::Park => MoveEvent::Rebuilt(session),
+            MoveReport::Rebuilt { .. } if !is_source && purpose == Purpose::Park => {
+                MoveEvent::Refused(Refusal::lasting("its module is of an earlier Aviary, which cannot park"))
             }
             MoveReport::Rebuilt { rebuild_us } if !is_source => {
                 part.rebuild_us = rebuild_us;
@@ -168,6 +162,12 @@ impl Core {
 
     /// A session of a test stands and asks to be moved. It gets an answer in any case.
     fn hear_wish(&self, state: &mut CoreState, server: u64, session: u64) -> Result<(), Lie> {
+        if let Some(part) = state.moves.of(server).filter(|one| one.target == Some(server)).map(|one| &mut one.parts)
+            && let Some(part) = part.get_mut(&session)
+        {
+            part.wanted = true;
+            return Ok(());
+        }
         let own = state.registry.sessions.get(&session).is_some_and(|known| known.server == server);
         if !own {
             return Err(Lie::OthersSession(session));
@@ -191,8 +191,7 @@ impl Core {
     pub(crate) fn hear_failed_rebuild(&self, state: &mut CoreState, server: u64, reason: &str) -> bool {
         let source = state.moves.of(server).filter(|one| one.target == Some(server)).map(|one| one.source);
         let Some(source) = source else { return false };
-        let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
-        self.step_move(state, source, MoveEvent::Refused(Refusal::lasting(reason)))
+        self.step_move(state, source, MoveEvent::Refused(Refusal::lasting(shown_reason(reason))))
     }
 
     /// False: the event cannot be.
@@ -209,18 +208,26 @@ impl Core {
     /// False: the event before it cannot be.
     fn take_step(&self, state: &mut CoreState, source: u64, next: Next) -> bool {
         let Some(one) = state.moves.of(source) else { return true };
+        let purpose = one.purpose;
         match next {
             Next::Wait => {}
+            Next::Capture if state.parks.of(source).is_some() => match self.lend_kept(state, source) {
+                Ok(()) => return self.take_step(state, source, Next::Rebuild),
+                Err(refusal) => self.give_up(state, source, &refusal),
+            },
             Next::Capture => {
                 let (sessions, stop) = (one.progress.sessions().clone(), one.progress.stop());
-                if let Err(refusal) = order_capture(state, source, &sessions, stop) {
+                one.ordered = true;
+                if let Err(refusal) = order_capture(state, source, &sessions, stop, purpose) {
                     self.give_up(state, source, &refusal);
                 }
             }
             Next::Rebuild if one.target.is_none() => self.end_check(state, source),
             Next::Rebuild => {
-                if let Err(error) = self.hand_to_target(state, source) {
-                    self.give_up(state, source, &refusal_of_target(&error));
+                let room = self.check_parked_memory(state, source);
+                let handed = room.and_then(|()| self.hand_to_target(state, source).map_err(|e| refusal_of_target(&e)));
+                if let Err(refusal) = handed {
+                    self.give_up(state, source, &refusal);
                 }
             }
             Next::Commit => self.commit(state, source),
@@ -230,54 +237,13 @@ impl Core {
         true
     }
 
-    /// All of the state to the new API server.
-    fn hand_to_target(&self, state: &mut CoreState, source: u64) -> Result<(), NodeError> {
-        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
-        let one = state.moves.of(source).ok_or_else(gone)?;
-        let target = one.target.ok_or_else(gone)?;
-        let captured: Vec<_> = one.parts.iter_mut().map(|(id, part)| (*id, part.state.take())).collect();
-        for (id, captured) in captured {
-            let captured = captured.ok_or_else(gone)?;
-            let (own, theirs) = self.new_devices().map_err(|errno| NodeError::HandOver(0, errno.into()))?.unzip();
-            let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
-            let slot = seat.slot;
-            let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
-            let (tenant, is_own) = (session.tenant.clone(), session.identity.is_nodes_own(session.guest.uid));
-            let user = state.user_for(&tenant, is_own)?;
-            let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
-            let assignment = self.assignment(id, session, slot, user);
-            let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
-            let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
-            let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(gone)?;
-            let devices = theirs.as_ref();
-            let devices = devices
-                .map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
-            let guest = captured.guest.as_fd();
-            let orders = aviary_control::order_sockets().map_err(|errno| NodeError::HandOver(0, errno.into()))?;
-            let orders = [orders[0].as_fd(), orders[1].as_fd()];
-            let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, orders, devices };
-            let mut all = session_descriptors.list();
-            // The guest's socket goes once.
-            all.extend(captured.list().into_iter().skip(1));
-            let devices_file = theirs.as_ref().map(copies).transpose();
-            let devices_file = devices_file.map_err(|errno| NodeError::HandOver(0, errno.into()))?;
-            let adopt = ToServer::Adopt { assignment: Box::new(assignment), heap: captured.heap.is_some() };
-            tell(state, target, &adopt, &all).map_err(|error| NodeError::HandOver(0, error))?;
-            if let Some(server) = state.registry.servers.get_mut(&target) {
-                server.log.serves(id);
-            }
-            if let Some(part) = state.moves.of(source).and_then(|one| one.parts.get_mut(&id)) {
-                (part.devices, part.devices_file) = (own, devices_file);
-            }
-        }
-        Ok(())
-    }
-
     /// From here on the sessions are the new API server's. Everything that says whose they are changes in this one step; of
     /// the old API server nothing is needed any more.
     fn commit(&self, state: &mut CoreState, source: u64) {
         let Some(one) = state.moves.of(source) else { return };
-        let (Some(target), sessions) = (one.target, one.progress.sessions().clone()) else { return };
+        let (purpose, Some(target), sessions) = (one.purpose, one.target, one.progress.sessions().clone()) else {
+            return;
+        };
         let now: BTreeSet<u64> = state.registry.sessions_of(source).into_iter().collect();
         if now != sessions {
             return self.give_up(state, source, &Refusal::not_now("another session of the program has begun or ended"));
@@ -289,31 +255,42 @@ impl Core {
         if state.registry.servers.get(&target).is_none_or(|server| server.process.has_ended()) {
             return self.give_up(state, source, &Refusal::not_now("the new API server has ended"));
         }
+        // Others may have been parked since the states went to the new API server.
+        if let Err(refusal) = self.check_parked_memory(state, source) {
+            return self.give_up(state, source, &refusal);
+        }
         let seats = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let seats = seats.zip(state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()));
-        let moved = seats.map(|(from, to)| state.accounts.move_slot(from, to));
-        if !matches!(moved, Some(Ok(()))) {
+        let Some(held) = seats.and_then(|(from, to)| match (purpose, state.parks.of(source)) {
+            (Purpose::Move, _) => state.accounts.move_slot(from, to).ok().map(|()| Vec::new()),
+            (Purpose::Park, Some(park)) => Some(park.held.clone()),
+            // It holds that until it is reaped.
+            (Purpose::Park, None) => Some(state.accounts.held_by(from)),
+        }) else {
             return self.give_up(
                 state,
                 source,
                 &Refusal::not_now("the tenant's accounts are locked by another API server"),
             );
-        }
-        state.registry.hand_on(source, target);
-        let watched = state.registry.servers.get(&target).and_then(|server| server.guest_exit.as_ref());
-        if let Some(exit) = watched {
-            self.epoll.remove(exit.as_fd());
-            // Without it the guest's hang-up still ends the session.
-            if let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(target)) {
-                self.log.warn(error);
-            }
-        }
+        };
+        self.hand_on(state, source, target);
         let process = state.registry.servers.get(&target).map_or(0, |server| server.process.pid());
         let Some(one) = state.moves.of(source) else { return };
         let figures = one.figures(process, Instant::now());
         let number = one.number;
         let gone = one.progress.source_gone();
         let parts = std::mem::take(&mut one.parts);
+        let old = state.registry.servers.get(&source).map_or(0, |server| server.process.pid());
+        let ids = sessions.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        if purpose == Purpose::Park {
+            let before = self.keep_parked(state, source, target, parts, held);
+            state.moves.leave(number, if before { MoveStatus::Moved(figures) } else { MoveStatus::Parked(figures) });
+            let MoveFigures { whole_us, bytes, .. } = figures;
+            let line =
+                format_args!("session {ids}: parked, from API server {old} to {process}: {whole_us} us, {bytes} bytes");
+            self.log.at(self.level_of_moves(), line);
+            return self.end_source(state, source, gone);
+        }
         for (id, part) in parts {
             self.unschedule(id);
             if let Some(session) = state.registry.sessions.get_mut(&id) {
@@ -324,26 +301,21 @@ impl Core {
                 if let Some(pages) = &mut session.pages {
                     pages.devices_file = part.devices_file;
                 }
-                if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, part.devices) {
-                    let share = state.tenants.called(&session.tenant).share();
-                    scheduling.enter(id, &session.tenant, share, process, page, bell);
-                }
+                self.schedule(&state.tenants, id, &session.tenant, process, part.devices);
             }
             // One that has just ended is seen when it is reaped.
             let _ = tell(state, target, &ToServer::Move { session: id, order: MoveOrder::Go }, &[]);
         }
         state.moves.end(number, MoveStatus::Moved(figures));
-        let old = state.registry.servers.get(&source).map_or(0, |server| server.process.pid());
-        let ids: Vec<String> = sessions.iter().map(u64::to_string).collect();
-        self.log.at(
-            self.level_of_moves(),
-            format_args!(
-                "session {}: moved from API server {old} to {process}: {} us, {} bytes",
-                ids.join(", "),
-                figures.whole_us,
-                figures.bytes
-            ),
-        );
+        let MoveFigures { whole_us, bytes, .. } = figures;
+        let line =
+            format_args!("session {ids}: moved from API server {old} to {process}: {whole_us} us, {bytes} bytes");
+        self.log.at(self.level_of_moves(), line);
+        self.end_source(state, source, gone);
+    }
+
+    /// Of the old API server nothing is needed any more. `gone`: it has ended before.
+    fn end_source(&self, state: &mut CoreState, source: u64, gone: bool) {
         crate::end::end_server(&mut state.registry, source);
         if gone {
             self.reap_source(state, source);
@@ -361,10 +333,11 @@ impl Core {
     }
 
     /// The sessions go on in the old API server, if that is still there.
-    fn give_up(&self, state: &mut CoreState, source: u64, refusal: &Refusal) {
+    pub(crate) fn give_up(&self, state: &mut CoreState, source: u64, refusal: &Refusal) {
         let Some(number) = state.moves.of(source).map(|one| one.number) else { return };
         let status = MoveStatus::Refused { reason: refusal.reason.clone(), lasting: refusal.lasting };
         let Some(one) = state.moves.end(number, status) else { return };
+        state.moves.owe_answers(&one);
         for id in one.progress.sessions() {
             if let Some(session) = state.registry.sessions.get_mut(id) {
                 session.moves.refused = Some(refusal.reason.clone());
@@ -378,6 +351,9 @@ impl Core {
         match one.progress.source_gone() {
             true => self.reap_source(state, source),
             false => resume(state, &one),
+        }
+        if one.parts.values().any(|part| part.wanted) {
+            self.unpark_for(state, source);
         }
     }
 
@@ -427,7 +403,7 @@ impl Core {
     }
 
     /// Thousands of moves of a test are of no interest to readers of the log.
-    fn level_of_moves(&self) -> Level {
+    pub(crate) fn level_of_moves(&self) -> Level {
         if self.config.test_move_every.is_some() { Level::Debug } else { Level::Info }
     }
 }
@@ -436,6 +412,9 @@ impl Core {
 fn movable(state: &mut CoreState, source: u64, sessions: &BTreeSet<u64>) -> Result<(), Refusal> {
     if state.moves.of(source).is_some() {
         return Err(Refusal::not_now("it is moving already"));
+    }
+    if state.parks.of(source).is_some_and(|park| !park.life.is_quiet()) {
+        return Err(Refusal::not_now("it is parked, and on its way back"));
     }
     if let Some(refusal) = unfit_source(state.registry.servers.get(&source).map(|server| server.state)) {
         return Err(refusal);
@@ -451,18 +430,6 @@ fn movable(state: &mut CoreState, source: u64, sessions: &BTreeSet<u64>) -> Resu
     Ok(())
 }
 
-/// The new API server did not take a message. Its end may be seen there first.
-fn refusal_of_target(error: &NodeError) -> Refusal {
-    match error {
-        NodeError::HandOver(_, error)
-            if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-        {
-            Refusal::not_now("the new API server has ended")
-        }
-        error => Refusal::not_now(format!("the new API server: {error}")),
-    }
-}
-
 /// Sessions of an API server that is about to end go nowhere.
 fn unfit_source(state: Option<ServerState>) -> Option<Refusal> {
     match state {
@@ -475,8 +442,15 @@ fn unfit_source(state: Option<ServerState>) -> Option<Refusal> {
 }
 
 /// The old API server stops the sessions and writes their state.
-fn order_capture(state: &CoreState, source: u64, sessions: &BTreeSet<u64>, stop: Duration) -> Result<(), Refusal> {
-    let order = MoveOrder::Capture { stop_ms: u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS) };
+fn order_capture(
+    state: &CoreState,
+    source: u64,
+    sessions: &BTreeSet<u64>,
+    stop: Duration,
+    purpose: Purpose,
+) -> Result<(), Refusal> {
+    let stop_ms = u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS);
+    let order = MoveOrder::Capture { stop_ms, park: purpose == Purpose::Park };
     let told = |session: &u64| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok();
     match sessions.iter().all(told) {
         true => Ok(()),
@@ -491,7 +465,12 @@ fn resume(state: &CoreState, one: &Move) {
     }
 }
 
-fn tell(state: &CoreState, server: u64, message: &ToServer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn tell(
+    state: &CoreState,
+    server: u64,
+    message: &ToServer,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let server = state.registry.servers.get(&server).ok_or(io::ErrorKind::NotFound)?;
     aviary_control::send(server.process.control.as_fd(), message, descriptors, Patience::None)
 }

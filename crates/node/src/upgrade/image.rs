@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, os::fd::RawFd, path::PathBuf, time::SystemTime};
 
 /// Of the structures below and of what their fields mean.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// All of a node that cannot be had from its configuration.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub struct Image {
     pub accounts: BTreeMap<String, AccountsImage>,
     pub servers: Vec<ServerImage>,
     pub sessions: Vec<SessionImage>,
+    pub parks: Vec<ParkImage>,
     /// To which API server further connections of a guest go.
     pub by_guest: Vec<(Guest, u64)>,
     pub last_server: u64,
@@ -133,6 +134,25 @@ pub struct SessionImage {
     pub moves: SessionMoves,
 }
 
+/// The parked sessions of one program. Their time begins anew.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ParkImage {
+    /// The API server that watches for their calls.
+    pub server: u64,
+    /// Resource, device and amount.
+    pub held: Vec<(String, Option<String>, u64)>,
+    pub sessions: Vec<KeptImage>,
+}
+
+/// The part of the image that is kept of one parked session.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct KeptImage {
+    pub number: u64,
+    pub bytes: u64,
+    /// In the order of [`aviary_control::StateDescriptors`].
+    pub state: Vec<RawFd>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,9 +166,11 @@ mod tests {
             "servers":[{"number":4,"process":{"pid":77,"control":9,"exit":10,"init":[76,11,12]},"log":13,"begun":[65],
             "spoke_for":[2],"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"tenant":"a","slot":3,"guest_exit":14,
             "state":"Serving"}],
-            "sessions":[],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
+            "sessions":[],"parks":[{"server":4,"held":[["memory",null,5],["memory","card",5]],
+            "sessions":[{"number":2,"bytes":100,"state":[20,21,22,23,24]}]}],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
             "last_move":0}"#;
         let image: Image = serde_json::from_str(text).unwrap();
-        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (1, StateImage::Serving, 3));
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (2, StateImage::Serving, 3));
+        assert_eq!(image.parks[0].sessions[0].state.len(), 5);
     }
 }

@@ -79,6 +79,7 @@ mod tests {
             accounts: BTreeMap::new(),
             servers: Vec::new(),
             sessions: Vec::new(),
+            parks: Vec::new(),
             by_guest: Vec::new(),
             last_server: 4,
             last_session: 5,

@@ -2,8 +2,8 @@
 
 use super::{
     image::{
-        AccountsImage, BalanceImage, FolderImage, Image, ProcessImage, ServerImage, SessionImage, StateImage,
-        UsersImage,
+        AccountsImage, BalanceImage, FolderImage, Image, ParkImage, ProcessImage, ServerImage, SessionImage,
+        StateImage, UsersImage,
     },
     inheritance::Inherited,
 };
@@ -15,6 +15,7 @@ use crate::{
     life::{ServerEvent, ServerState, SessionState},
     line_limit::LineLimit,
     node::Core,
+    parking::{Kept, Park, ParkLife},
     permissions::Permissions,
     private::PrivateDir,
     server_log::ServerLog,
@@ -22,9 +23,10 @@ use crate::{
     sessions::{ServerRecord, Session, SessionPages},
     tenants::Identity,
 };
-use aviary_control::stats::StatsPage;
-use aviary_gate::{Balance, GrantPage, Kind, TenantPage};
+use aviary_control::{StateDescriptors, stats::StatsPage};
+use aviary_gate::{Balance, GrantPage, HeldAmount, Kind, TenantPage};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd, RawFd},
@@ -75,8 +77,19 @@ impl Core {
             self.watch(server.number, &record)?;
             state.registry.servers.insert(server.number, record);
         }
+        for image in &image.parks {
+            let park = self::park(image, inherited, now)?;
+            state.parks.by_server.insert(image.server, park);
+        }
         for session in &image.sessions {
-            let (restored, devices) = self::session(session, inherited)?;
+            let (mut restored, devices) = self::session(session, inherited)?;
+            if state.parks.has_session(restored.server, session.number) {
+                if let Some(pages) = &mut restored.pages {
+                    pages.devices = devices;
+                }
+                state.registry.sessions.insert(session.number, restored);
+                continue;
+            }
             if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
                 let share = state.tenants.called(&restored.tenant).share();
                 let process = state.registry.servers.get(&restored.server).map_or(0, |known| known.process.pid());
@@ -154,6 +167,22 @@ fn server(image: &ServerImage, inherited: &mut Inherited, now: Instant) -> io::R
         state,
         lines: LineLimit::default(),
     })
+}
+
+fn park(image: &ParkImage, inherited: &mut Inherited, now: Instant) -> io::Result<Park> {
+    let mut sessions = BTreeMap::new();
+    for kept in &image.sessions {
+        let state = kept.state.iter().map(|number| inherited.take(*number)).collect::<io::Result<Vec<_>>>()?;
+        let missing = || io::Error::other("descriptors of a parked session are missing");
+        let state = StateDescriptors::of(state).ok_or_else(missing)?;
+        sessions.insert(kept.number, Kept { state, bytes: kept.bytes });
+    }
+    let held = |(name, device, amount): &(String, Option<String>, u64)| HeldAmount {
+        name: name.clone(),
+        device: device.clone(),
+        amount: *amount,
+    };
+    Ok(Park { sessions, held: image.held.iter().map(held).collect(), life: ParkLife::kept(), since: now })
 }
 
 type Devices = Option<(GrantPage, OwnedFd)>;

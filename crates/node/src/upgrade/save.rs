@@ -1,19 +1,21 @@
 //! The node as it is, for the program that takes its place.
 
 use super::image::{
-    AccountsImage, BalanceImage, FolderImage, Image, ProcessImage, ServerImage, SessionImage, StateImage, UsersImage,
+    AccountsImage, BalanceImage, FolderImage, Image, KeptImage, ParkImage, ProcessImage, ServerImage, SessionImage,
+    StateImage, UsersImage,
 };
 use crate::{
     accounts::{Accounts, TenantPageState},
     api_server::ApiServer,
     life::{EndReason, ServerState, SessionState},
     node::CoreState,
+    parking::Park,
     private::PrivateDir,
     server_users::{Ids, ServerUsers},
     sessions::{ServerRecord, Session},
     tenants::Identity,
 };
-use aviary_gate::{Balance, Kind};
+use aviary_gate::{Balance, HeldAmount, Kind};
 use std::{
     collections::BTreeMap,
     io,
@@ -48,8 +50,11 @@ pub struct Obstacle {
 /// The first thing in the way of an upgrade now.
 pub fn obstacle(state: &CoreState) -> Option<Obstacle> {
     let busy = |what: &str| Some(Obstacle { why: format!("{what}; try again"), passes: true });
-    if state.moves.next_deadline().is_some() {
+    if state.moves.next_deadline().is_some() || state.moves.are_leaving() {
         return busy("a session is moving");
+    }
+    if state.parks.by_server.values().any(|park| !park.life.is_quiet()) {
+        return busy("a parked session is on its way back");
     }
     if state.throttle.next_due().is_some() || state.further.next_due().is_some() {
         return busy("connections wait for their turn");
@@ -79,6 +84,10 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
     for (number, session) in &registry.sessions {
         sessions.push(self::session(*number, session, bequest)?);
     }
+    let mut parks = Vec::new();
+    for (server, park) in &state.parks.by_server {
+        parks.push(self::park(*server, park, bequest)?);
+    }
     Ok(Image {
         upgrades,
         socket: listener.path.clone(),
@@ -89,6 +98,7 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
         accounts: accounts(&state.accounts, bequest)?,
         servers,
         sessions,
+        parks,
         by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
         last_server: registry.last_server,
         last_session: registry.last_session,
@@ -113,6 +123,17 @@ fn balance(balance: &Balance) -> BalanceImage {
     let Balance { name, device, kind, limit, used, peak, refused, held } = balance.clone();
     let instantaneous = kind.map(|kind| kind == Kind::Instantaneous);
     BalanceImage { name, device, instantaneous, limit, used, peak, refused, held }
+}
+
+fn park(server: u64, park: &Park, bequest: &mut Bequest) -> io::Result<ParkImage> {
+    let mut sessions = Vec::new();
+    for (number, kept) in &park.sessions {
+        let state =
+            kept.state.list().into_iter().map(|descriptor| bequest.add(descriptor)).collect::<io::Result<_>>()?;
+        sessions.push(KeptImage { number: *number, bytes: kept.bytes, state });
+    }
+    let held = |held: &HeldAmount| (held.name.clone(), held.device.clone(), held.amount);
+    Ok(ParkImage { server, held: park.held.iter().map(held).collect(), sessions })
 }
 
 fn folder(folder: &PrivateDir, bequest: &mut Bequest) -> io::Result<FolderImage> {

@@ -62,19 +62,21 @@ impl Connected {
             Received::Closed => return Err("the process around the module has given the session up".into()),
         };
         match (order, self.stance) {
-            (MoveOrder::Capture { stop_ms }, Stance::Serving) => self.hand_over(Duration::from_millis(stop_ms)),
+            (MoveOrder::Capture { stop_ms, park }, Stance::Serving) => {
+                self.hand_over(Duration::from_millis(stop_ms), park)
+            }
             (MoveOrder::Resume, _) => {
                 self.go_on();
                 Ok(())
             }
             // Twice, or without a state to go on with: as if it had not been said.
-            (MoveOrder::Capture { .. } | MoveOrder::Go, _) => Ok(()),
+            (MoveOrder::Capture { .. } | MoveOrder::Rebuild | MoveOrder::Go, _) => Ok(()),
         }
     }
 
     /// Captures the session and reports; it goes on if that is not possible.
-    fn hand_over(&mut self, timeout: Duration) -> Result<(), String> {
-        let captured = self.capture(timeout);
+    fn hand_over(&mut self, timeout: Duration, park: bool) -> Result<(), String> {
+        let captured = self.capture(timeout, park);
         if captured.is_ok() {
             self.stance = Stance::Standing;
             self.session.set_heard(false);
@@ -107,7 +109,7 @@ impl Connected {
         session.pause.resume();
     }
 
-    fn capture(&mut self, timeout: Duration) -> Result<Captured, Obstacle> {
+    fn capture(&mut self, timeout: Duration, park: bool) -> Result<Captured, Obstacle> {
         if self.arena.streamed() {
             return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
         }
@@ -130,6 +132,9 @@ impl Connected {
         }
         if !session.pause.await_all(deadline) {
             return Err(calls_under_way(session, timeout));
+        }
+        if park {
+            state::check_parkable(session)?;
         }
         let stood = Instant::now();
         drain(session, deadline + DRAIN_TIMEOUT)?;
@@ -223,7 +228,7 @@ impl Connected {
         self.await_go()
     }
 
-    fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
+    pub(super) fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
         let length = usize::try_from(place.length).map_err(|_| "a lane longer than memory")?;
         LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
     }
@@ -240,7 +245,7 @@ impl Connected {
                 Received::Message(MoveOrder::Resume, _) | Received::Closed => {
                     return Err("the session stays in its old process".into());
                 }
-                Received::Message(MoveOrder::Capture { .. }, _) | Received::Nothing => {}
+                Received::Message(MoveOrder::Capture { .. } | MoveOrder::Rebuild, _) | Received::Nothing => {}
                 Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
             }
         }

@@ -162,8 +162,9 @@ impl HandleTable {
         }
         // The library may have used the address of an object that has ended again.
         let stale = known.filter(|id| rebuilding.temporary.remove(id).is_some());
-        let foreign = known.is_some() && stale.is_none() || type_of(expected) != ty;
         let is_taken = rebuilding.temporary.contains_key(&expected);
+        stale.into_iter().for_each(|id| self.end_where_set(&mut state, id));
+        let foreign = known.is_some() && stale.is_none() || type_of(expected) != ty;
         if foreign || is_taken || self.live(&state, expected).is_some() {
             let difference = Difference::Other { expected, known: known.unwrap_or(0) };
             state.rebuilding.iter_mut().for_each(|rebuilding| rebuilding.difference = Some(difference));
@@ -184,7 +185,7 @@ impl HandleTable {
             rebuilding.temporary.insert(id, TemporaryObject { native, entry });
             return;
         }
-        // The tenant is charged for it when the session creates its next object.
+        // The tenant is charged for it already: see `HandleQuota::resume`.
         entry.counted = role == Role::Allocate;
         if entry.counted {
             self.quota.add();
@@ -234,7 +235,9 @@ impl HandleTable {
         }
         self.rebuilds.store(false, Ordering::SeqCst);
         let left = state.rebuilding.take().map(|rebuilding| rebuilding.temporary.into_keys().collect());
-        Ok(left.unwrap_or_default())
+        let left: Vec<u64> = left.unwrap_or_default();
+        left.iter().for_each(|id| self.end_where_set(&mut state, *id));
+        Ok(left)
     }
 }
 
@@ -275,4 +278,42 @@ fn is_possible(snapshot: &Snapshot, types: usize) -> bool {
             let slot = slots.get(*index as usize).filter(|slot| slot.generation <= HandleId::MAX_GENERATION);
             slot.is_some() && places.insert(Some(*index))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::HandleTypeInfo;
+
+    static TYPES: [HandleTypeInfo; 1] = [HandleTypeInfo::plain("object", 8)];
+
+    /// A kernel that has ended, its copy that has not, and the buffers that were set on both: one has ended by a call
+    /// that is made again, the other without one.
+    #[test]
+    fn referrers_lack_what_had_ended_in_the_old_process() {
+        let old = HandleTable::new(&[]);
+        let made = [1, 2, 3, 4, 5].map(|native| old.publish(0, native, Role::Allocate).unwrap());
+        let [kernel, copy, called, uncalled, other] = made;
+        [kernel, called, uncalled].into_iter().for_each(|id| drop(old.release(id, true)));
+        let table = old.image();
+        let (slots, free, objects) = (table.slots, table.free, table.objects);
+        let objects = objects.into_iter().map(|object| object.image).collect();
+        let snapshot = Snapshot { slots, free, objects, ..Snapshot::default() };
+        let new = HandleTable::new(&TYPES);
+        new.begin_rebuilding(&snapshot).unwrap();
+        for (native, id) in (11..).zip(made) {
+            new.expect(&[id]);
+            assert_eq!(new.publish(0, native, Role::Allocate).unwrap(), id);
+        }
+        new.refer(kernel, 0, &[called]);
+        new.refer(kernel, 1, &[uncalled]);
+        new.refer_as(copy, kernel);
+        assert!(new.release(called, false).is_some());
+        new.end_rebuilding(&snapshot).unwrap();
+        assert!(new.is_lacking(copy));
+        new.refer(copy, 0, &[other]);
+        assert!(new.is_lacking(copy), "the second place");
+        new.refer(copy, 1, &[other]);
+        assert!(!new.is_lacking(copy));
+    }
 }

@@ -58,7 +58,7 @@ impl HandleTable {
     pub fn refer(&self, referrer: u64, slot: u64, objects: &[u64]) {
         point();
         let mut state = self.lock();
-        if self.live(&state, referrer).is_some() && state.referrers.set(referrer, slot, objects) {
+        if self.is_there(&mut state, referrer) && state.referrers.set(referrer, slot, objects) {
             self.show_lacking(&state, referrer);
         }
     }
@@ -66,9 +66,21 @@ impl HandleTable {
     /// The same for all that is set on `like`.
     pub fn refer_as(&self, referrer: u64, like: u64) {
         let mut state = self.lock();
-        if self.live(&state, referrer).is_some() {
+        if self.is_there(&mut state, referrer) {
             state.referrers.copy(like, referrer);
             self.show_lacking(&state, referrer);
+        }
+    }
+
+    /// True also for an object that has ended, where a session is made again: another may be a copy of it.
+    fn is_there(&self, state: &mut HandleTableState, id: u64) -> bool {
+        self.live(state, id).is_some() || state.temporary_entry(id).is_some()
+    }
+
+    /// The object has ended: where it was set something is lacking.
+    pub(super) fn end_where_set(&self, state: &mut HandleTableState, id: u64) {
+        for referrer in state.referrers.end(id) {
+            self.show_lacking(state, referrer);
         }
     }
 

@@ -48,6 +48,8 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
             .collect(),
         records: kept.log.records().map(|record| without_ended_callbacks(record, &callbacks)).collect(),
         unbound: holdings(&unbound),
+        handles: session.handles.quota.charged(),
+        log: session.log.charged(),
         kept: other.iter().map(|(number, parts)| (*number, holdings(parts))).collect(),
     };
     let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;
@@ -75,6 +77,15 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
     Ok(writer.end()?)
 }
 
+/// A parked session is made anew after its last process has ended: there is no way back if that fails. So it has no record
+/// whose answer could be another one there.
+pub fn check_parkable(session: &Session) -> Result<(), NotMovable> {
+    let kept = session.log.lock();
+    let differs = kept.log.records().find(|record| !record.same.is_empty());
+    let function = differs.and_then(|record| session.api.functions.get(record.function as usize));
+    function.map_or(Ok(()), |function| Err(NotMovable::MayDiffer { function: function.name }))
+}
+
 fn type_of(session: &Session, object: &LiveObject) -> &'static HandleTypeInfo {
     session.api.handle_types.get(HandleId::type_of_word(object.image.id)).unwrap_or(&UNKNOWN_TYPE)
 }
@@ -92,6 +103,7 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
     busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
+    busy(session.freed.any(), "the application has memory of the library's to free")?;
     busy(session.states.any(), "the library's part of structs of the application lies in this process")?;
     busy(!session.mappings.is_empty(), "memory of the library is mapped")
 }

@@ -48,6 +48,7 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
         count_references(&replay, object, &of_life)?;
     }
     let references: HashMap<u64, u64> = snapshot.objects.iter().map(|object| (object.id, object.references)).collect();
+    replay.unset_current();
     while let Some(chunk) = reader.state()? {
         restore(session, &chunk, &references)?;
     }
@@ -108,6 +109,8 @@ fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildErro
         session.handles.set_holding(object.id, charges(&object.holdings)?);
     }
     let kept = snapshot.kept.iter().map(|(number, holdings)| Ok((*number, charges(holdings)?)));
+    session.handles.quota.resume(snapshot.handles);
+    session.log.resume(snapshot.log);
     session.set_other_charges(charges(&snapshot.unbound)?, kept.collect::<Result<_, RebuildError>>()?);
     Ok(())
 }

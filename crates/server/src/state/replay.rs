@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use aviary_state::{Content, Record, Store};
+use aviary_state::{Content, Owner, Record, Store};
 use aviary_wire::RequestHeader;
 
 use super::RebuildError;
+use crate::api::CurrentObject;
 use crate::call::Call;
 use crate::lane::{LaneEnded, Outcome, run};
 use crate::session::Session;
@@ -68,6 +69,7 @@ impl Replay {
             return Err(damaged("its message is another function's".into()));
         }
         let handles = &self.session.handles;
+        self.set_current(record).map_err(|()| damaged("the object that it needs to be current cannot be".into()))?;
         handles.expect(&record.outputs);
         let mut call = Call::new(self.session.clone(), handles.in_use.lane(), lane_of(record));
         call.request = request.to_vec();
@@ -94,9 +96,33 @@ impl Replay {
     }
 }
 
+impl Replay {
+    /// The object that was current when the call was made is so again. Calls of a thread follow one another there.
+    fn set_current(&self, record: &Record) -> Result<(), ()> {
+        let Some(CurrentObject { ty, set, .. }) = self.session.api.current else { return Ok(()) };
+        if record.owners.iter().any(|owner| matches!(owner, Owner::Thread(_))) {
+            return Ok(());
+        }
+        let native = match record.current {
+            0 => 0,
+            id => self.session.handles.native(ty, id).ok_or(())?,
+        };
+        // SAFETY: the specification's own function; the object is alive, or 0 for none.
+        if unsafe { set(native) } == 0 { Ok(()) } else { Err(()) }
+    }
+
+    /// No object is current on this thread any longer.
+    pub fn unset_current(&self) {
+        if let Some(CurrentObject { set, .. }) = self.session.api.current {
+            // SAFETY: as above.
+            unsafe { set(0) };
+        }
+    }
+}
+
 fn lane_of(record: &Record) -> u32 {
-    let lane = |owner: &aviary_state::Owner| match owner {
-        aviary_state::Owner::Thread(lane) => Some(*lane),
+    let lane = |owner: &Owner| match owner {
+        Owner::Thread(lane) => Some(*lane),
         _ => None,
     };
     record.owners.iter().find_map(lane).unwrap_or_default()

@@ -28,6 +28,9 @@ pub const READ_NOTE: u32 = 20;
 pub const RETAIN_NOTE: u32 = 21;
 pub const RELEASE_NOTE: u32 = 22;
 
+pub const FOCUS: u32 = 23;
+pub const ADD_HERE: u32 = 24;
+
 /// The value of a note that is not complete.
 pub const UNWRITTEN: u64 = 404;
 
@@ -67,6 +70,8 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("read_note", read_note, false),
         function("retain_note", retain_note, false),
         function("release_note", release_note, false),
+        function("focus", focus, true),
+        function("add_here", add_here, true),
     ],
     handle_types: &[
         HandleTypeInfo {
@@ -81,7 +86,9 @@ pub static API: ApiDescriptor = ApiDescriptor {
     ],
     resources: &[("memory", aviary_gate::Kind::Continuous)],
     state: None,
+    current: Some(CurrentObject { ty: 0, get: focused, set: focus_on }),
     quiesce: None,
+    stays: None,
     rejected: |_, _| -1,
 };
 
@@ -89,6 +96,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
 struct Object {
     base: u64,
     links: HashMap<u64, u64>,
+    numbers: HashMap<u64, u64>,
     content: Vec<u8>,
     watcher: usize,
     references: u64,
@@ -126,6 +134,42 @@ pub fn content_of(native: u64) -> Vec<u8> {
 pub fn watcher_of(native: u64) -> Option<*mut c_void> {
     let watcher = objects(|all| all[&native].watcher);
     (watcher != 0).then(|| std::ptr::without_provenance_mut(watcher))
+}
+
+thread_local! {
+    /// The object that the library works on where a call names none.
+    static FOCUSED: Cell<u64> = const { Cell::new(0) };
+}
+
+pub unsafe extern "C" fn focused() -> u64 {
+    FOCUSED.get()
+}
+
+unsafe extern "C" fn focus_on(native: u64) -> c_int {
+    FOCUSED.set(native);
+    0
+}
+
+unsafe fn focus(call: &mut Call) -> Result<(), Reject> {
+    let native = call.handle(0)?;
+    FOCUSED.set(native);
+    call.record_thread(&[]);
+    done(call)
+}
+
+/// Adds to the object that is current; of two calls with the same place the last counts.
+unsafe fn add_here(call: &mut Call) -> Result<(), Reject> {
+    let (place, number) = (call.word()?, call.word()?);
+    let native = FOCUSED.get();
+    objects(|all| all.get_mut(&native).map(|object| object.numbers.insert(place, number)));
+    call.record_current(&[place]);
+    done(call)
+}
+
+pub fn numbers_of(native: u64) -> Vec<(u64, u64)> {
+    let mut numbers: Vec<(u64, u64)> = objects(|all| all[&native].numbers.clone()).into_iter().collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 unsafe extern "C" fn identity(native: u64) -> *const c_char {
@@ -182,6 +226,7 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
     if input.len == 40 {
         call.charge(0, 40)?;
     }
+    call.reserve_handles(1)?;
     let native = new_object(sum);
     call.reply_handle(0, native, Role::Allocate);
     call.record_made(0, native);

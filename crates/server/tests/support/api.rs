@@ -93,7 +93,9 @@ pub static API: ApiDescriptor = ApiDescriptor {
     ],
     resources: &[("memory", ResourceKind::Continuous)],
     state: None,
+    current: None,
     quiesce: None,
+    stays: None,
     rejected: |_, reject| match reject {
         Reject::Failed(v) => v,
         _ => -77,

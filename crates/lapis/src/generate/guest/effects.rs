@@ -27,14 +27,15 @@ impl Stub<'_> {
                 let retain = h.retain.then(|| quote!(API.retain(#ty, #value);));
                 let all = h.deallocate;
                 let release = (h.release || all).then(|| quote!(API.release(#ty, #value, #all);));
-                quote!(#retain #release)
+                let shares = (!h.allocate).then(|| self.shares(h, &value, cx));
+                quote!(#retain #shares #release)
             }
             Operation::Bytes(b) => match &b.mode {
                 Mode::Shadow { coupled: Some(e), .. } => {
                     let (pointer, value) = (read(instruction), cx.exact(e));
                     quote!(if #pointer != 0 { API.couple(#pointer as usize as *mut u8, (#value) as u64); })
                 }
-                _ => quote!(),
+                _ => self.bind(instruction, b, cx),
             },
             Operation::Elements(e) => {
                 found_elements(instruction, e, e.element.iter().map(|i| self.handle_effects(i, cx.deeper())))

@@ -3,9 +3,7 @@
 use super::Stub;
 use crate::generate::chains::shape;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{
-    decided, element_loop, end_with, read, recall, recall_end, role, struct_address, write,
-};
+use crate::generate::marshal::{decided, element_loop, end_with, read, recall, recall_end, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{ErrorPlace, Mapped};
@@ -86,12 +84,13 @@ impl Stub<'_> {
         let stride = types::size(elements.extent.stride);
         let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
         let body = element_loop(instruction.at, quote!(array), quote!(count), elements.extent.stride, inner);
+        let kept = self.given_array(&elements.keeping, cx);
         quote!(match reply.given() {
             Some(count) => {
                 let mut memory = vec![0u8; count * #stride];
                 let array = memory.as_mut_ptr() as usize;
                 #body
-                reply.keep(&memory) as usize as u64
+                #kept
             }
             None => 0u64,
         })
@@ -102,18 +101,20 @@ impl Stub<'_> {
         let store = |value: TokenStream| write(instruction, value);
         match &instruction.operation {
             Operation::Handle(h) => {
-                let (ty, role) = (h.handle as u32, role(h));
+                let taken = self.take_handle(h);
                 let (store, owned) = (store(quote!(value)), end_with(h, &quote!(value), cx));
-                quote!(if let Some(value) = reply.handle(#ty, #role) { #store #owned })
+                let shares = self.shares(h, &quote!(value), cx);
+                quote!(if let Some(value) = #taken { #store #owned #shares })
             }
             Operation::Null { cleared: true } => store(quote!(0)),
+            Operation::Resident { owner, .. } => store(self.resident(owner, cx)),
             // The pointer is the application's; the structs behind it have what the library wrote.
             Operation::Chain(chain) => {
                 let (value, shape) = (read(instruction), shape(chain));
                 quote!(if reply.word() == 0 { reply.chain(#value as usize, #shape); })
             }
-            Operation::Text { .. } => {
-                let given = store(quote!(reply.string(0) as usize as u64));
+            Operation::Text { keeping, .. } => {
+                let given = store(self.given_text(keeping, cx));
                 if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }
             }
             Operation::Bytes(b) if b.cursor => {
@@ -123,7 +124,7 @@ impl Stub<'_> {
                 quote!({ #moved #out })
             }
             Operation::Bytes(b) => {
-                let given = store(quote!(reply.owned() as usize as u64));
+                let given = store(self.given_data(&b.keeping, cx));
                 match b.mode {
                     _ if !cx.both => given,
                     Mode::Copy { output: true, .. } => {
@@ -181,23 +182,33 @@ impl Stub<'_> {
                 })
             }
             Operation::Handle(h) => {
-                let (id, role) = (h.handle as u32, role(h));
+                let taken = self.take_handle(h);
                 if let ErrorPlace::Status(status) = self.function.error {
                     let told = self.status_returned(status);
-                    return quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #told value as #rust });
+                    return quote!({ let value = #taken.unwrap_or(0); #told value as #rust });
                 }
-                if h.ends_with.is_empty() {
-                    return quote!((reply.handle(#id, #role).unwrap_or(0) as #rust));
+                if h.ends_with.is_empty() && h.memory.shares.is_empty() {
+                    return quote!((#taken.unwrap_or(0) as #rust));
                 }
-                let owned = end_with(h, &quote!(value), cx);
-                quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #owned value as #rust })
+                let (owned, shares) = (end_with(h, &quote!(value), cx), self.shares(h, &quote!(value), cx));
+                quote!({ let value = #taken.unwrap_or(0); #owned #shares value as #rust })
             }
-            Operation::Text { .. } => quote!((reply.string(0) as usize as #rust)),
+            Operation::Text { keeping, .. } => {
+                let given = self.given_text(keeping, cx);
+                quote!((#given as #rust))
+            }
             Operation::Elements(e) => {
                 let given = self.given(instruction, e, cx);
                 quote!((#given as #rust))
             }
-            Operation::Bytes(_) => quote!((reply.owned() as usize as #rust)),
+            Operation::Bytes(b) => {
+                let given = self.given_data(&b.keeping, cx);
+                quote!((#given as #rust))
+            }
+            Operation::Resident { owner, .. } => {
+                let resident = self.resident(owner, cx);
+                quote!((#resident as #rust))
+            }
             Operation::Mapped { mapped: Mapped { at, write, read, .. }, .. } => {
                 let at = at.as_ref().map_or(quote!(0i128), |e| cx.exact(e));
                 let write = write.as_ref().map_or(quote!(true), |e| cx.condition(e));
@@ -212,7 +223,8 @@ impl Stub<'_> {
                 let (table, followed) = (&self.model.tables[*t].name, &self.model.tables[*t].source);
                 if followed.is_some() {
                     let (table, vendor) = (format_ident!("table_{}", table), format_ident!("vendor_table_{}", table));
-                    return quote!(((if reply.word() != 0 { reply.table(#table(), &#vendor) } else { 0usize }) as #rust));
+                    let chain = super::tables::chain(self.model, *t);
+                    return quote!(((if reply.word() != 0 { let address = reply.table(#table(), &#vendor); #chain address } else { 0usize }) as #rust));
                 }
                 let table = format_ident!("table_{}", table);
                 quote!(((if reply.word() != 0 { #table() } else { 0usize }) as #rust))

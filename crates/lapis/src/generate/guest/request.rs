@@ -31,9 +31,10 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, value());
+                let used = self.request_used(h, &value);
                 match h.release || h.deallocate {
                     true => quote!(call.handle_ending(#ty, #value);),
-                    false => quote!(call.handle(#ty, #value);),
+                    false => quote!(call.handle(#ty, #value); #used),
                 }
             }
             Operation::Text { .. } => {
@@ -69,6 +70,7 @@ impl Stub<'_> {
                 let value = value();
                 quote!(call.unmap(#value as usize as *const u8);)
             }
+            Operation::Frees => self.request_freed(instruction),
             Operation::Choice { site, condition, then, otherwise } => {
                 let condition = cx.condition(condition);
                 let (name, keep) = keep(*site, instruction, cx);
@@ -87,6 +89,7 @@ impl Stub<'_> {
                 quote!(if !call.chain(#value as usize, #shape) { return #refused; })
             }
             Operation::Userdata
+            | Operation::Resident { .. }
             | Operation::Mapped { .. }
             | Operation::FunctionPointer { .. }
             | Operation::Table(_)
@@ -135,6 +138,10 @@ impl Stub<'_> {
             Mode::Copy { .. } => quote!(call.buffer_in(#p, #n);),
             Mode::Until { input, output, .. } => quote!(call.buffer_until(#p, #n, #input, #output);),
             Mode::Shadow { input, .. } => quote!(call.shadow(#p, #n, #input, true);),
+            Mode::Bound { .. } => {
+                let name = super::memory::bound_name(instruction);
+                quote!(#name = call.bound(#p, #n);)
+            }
             Mode::ShadowBack { end } => quote!(call.shadow_copy_back(#p, #n, #end);),
             Mode::Room => quote!(call.array(#p, #n);),
             Mode::Resting => return quote!(),

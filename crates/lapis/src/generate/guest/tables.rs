@@ -1,7 +1,9 @@
 //! Tables of functions that the guest library fills with its own stubs.
 
-use super::stub_name;
+use super::{Stub, stub_name};
+use crate::generate::marshal::role;
 use crate::generate::types;
+use crate::lower::HandleUse;
 use crate::model::{Model, Table, TableSource};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
@@ -38,17 +40,61 @@ pub fn table(model: &Model, table: &Table) -> TokenStream {
 fn followed(table: &Table, source: &TableSource, filled: &[TokenStream]) -> TokenStream {
     let (function, name) = (format_ident!("table_{}", table.name), format_ident!("vendor_table_{}", table.name));
     let words = types::size(table.size.div_ceil(8));
+    let (slots, values) = described(table, source);
+    quote! {
+        static #name: aviary_guest::VendorTable<#words> =
+            aviary_guest::VendorTable::new(&[#slots], &[#values]);
+        fn #function() -> usize {
+            #name.address(|table| { #(#filled)* })
+        }
+    }
+}
+
+/// Places of functions, and places, widths and largest values of numbers.
+fn described(table: &Table, source: &TableSource) -> (TokenStream, TokenStream) {
     let slots = table.members.iter().map(|m| types::size(m.offset));
     let values = source.values.iter().map(|v| {
         let (offset, width) = (types::size(v.offset), types::size(v.width));
         let most = Literal::u64_unsuffixed(v.most.unwrap_or(u64::MAX));
         quote!((#offset, #width, #most))
     });
-    quote! {
-        static #name: aviary_guest::VendorTable<#words> =
-            aviary_guest::VendorTable::new(&[#(#slots),*], &[#(#values),*]);
-        fn #function() -> usize {
-            #name.address(|table| { #(#filled)* })
+    (quote!(#(#slots),*), quote!(#(#values),*))
+}
+
+impl Stub<'_> {
+    /// Takes a handle out of the reply, with what makes it a table.
+    pub(super) fn take_handle(&self, handle: &HandleUse) -> TokenStream {
+        let (ty, role) = (handle.handle as u32, role(handle));
+        let table = self.model.handle_types[handle.handle].shape.map(|table| &self.model.tables[table]);
+        match table.and_then(|table| Some((table, table.source.as_ref()?))) {
+            None => quote!(reply.handle(#ty, #role)),
+            Some((table, source)) => {
+                let (slots, values) = described(table, source);
+                quote!(reply.shaped(#ty, #role, &[#slots], &[#values]))
+            }
         }
+    }
+}
+
+/// Reads which tables of the chain the vendor has, and links them.
+pub fn chain(model: &Model, table: usize) -> TokenStream {
+    let Some(chain) = model.tables[table].source.as_ref().and_then(|source| source.chain.as_ref()) else {
+        return quote!();
+    };
+    let vendor = |table: usize| format_ident!("vendor_table_{}", model.tables[table].name);
+    let read = chain.links.iter().map(|(link, _)| {
+        let (address, vendor) = (format_ident!("table_{}", model.tables[*link].name), vendor(*link));
+        quote!(if reply.word() != 0 { reply.table(#address(), &#vendor) } else { 0usize })
+    });
+    let linked = chain.links.iter().enumerate().rev().map(|(n, (link, next))| {
+        let (n, next, vendor) = (types::size(n), types::size(*next), vendor(*link));
+        quote!(if links[#n] != 0 { #vendor.point(#next, next); next = links[#n]; })
+    });
+    let (head, first) = (types::size(chain.head), vendor(table));
+    quote! {
+        let links = [#(#read),*];
+        let mut next = 0usize;
+        #(#linked)*
+        #first.point(#head, next);
     }
 }

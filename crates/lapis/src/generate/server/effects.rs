@@ -66,6 +66,7 @@ impl Handler<'_> {
             let record_it = match record.owner {
                 RecordOwner::Session => quote!(call.record_session(&[#keys]);),
                 RecordOwner::Thread => quote!(call.record_thread(&[#keys]);),
+                RecordOwner::Current => quote!(call.record_current(&[#keys]);),
             };
             guarded(cx, &record.condition, record_it)
         });

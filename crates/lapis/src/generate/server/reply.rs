@@ -141,6 +141,7 @@ impl Handler<'_> {
         let count = given_count(&elements.extent, elements.returned.as_ref(), quote!(pointer), cx);
         let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
         let body = element_loop(instruction.at, quote!(pointer), quote!(count), elements.extent.stride, inner);
+        let freed = self.reply_freed(&elements.keeping, quote!(pointer));
         quote!({
             let pointer = #pointer as usize;
             if pointer == 0 {
@@ -149,6 +150,7 @@ impl Handler<'_> {
                 let count = #count;
                 call.reply_word(count as u64 + 1);
                 #body
+                #freed
             }
         })
     }
@@ -176,13 +178,15 @@ impl Handler<'_> {
                     if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
                 })
             }
+            Operation::Resident { bytes, owner } => self.reply_resident(read(instruction), bytes, owner, cx),
             Operation::Chain(chain) => {
                 let (passed, shape) = (read_passed(instruction), shape(chain));
                 self.reply_pointer(instruction, false, quote!(call.reply_chain(#passed as usize, #shape);), quote!())
             }
-            Operation::Text { output } => {
+            Operation::Text { output, keeping } => {
                 let value = read(instruction);
-                let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char););
+                let freed = self.reply_freed(keeping, value.clone());
+                let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char); #freed);
                 if cx.both { self.reply_pointer(instruction, *output, quote!(), given) } else { given }
             }
             Operation::Bytes(b) if b.cursor => {
@@ -194,7 +198,8 @@ impl Handler<'_> {
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
                 let count = given_count(&b.extent, b.returned.as_ref(), value.clone(), cx);
-                let given = quote!(call.reply_owned(#value as usize as *const u8, #count * #stride););
+                let freed = self.reply_freed(&b.keeping, value.clone());
+                let given = quote!(call.reply_owned(#value as usize as *const u8, #count * #stride); #freed);
                 match b.mode {
                     _ if !cx.both => given,
                     Mode::Copy { output: true, .. } => {
@@ -260,9 +265,10 @@ impl Handler<'_> {
     pub(super) fn put_handle(&self, handle: &HandleUse, at: TokenStream, cx: Context) -> TokenStream {
         let (ty, role) = (handle.handle as u32, role(handle));
         let record = handle.record.is_some().then(|| self.record(handle, &quote!(native), cx));
+        let shape = super::tables::reply_shape(self.model, handle.handle);
         let reply = match handle.minted {
             true => quote!(call.reply_minted(#ty, native, #at);),
-            false => quote!(call.reply_handle(#ty, native, #role);),
+            false => quote!(let told = call.reply_handle(#ty, native, #role); #shape),
         };
         let owners = handle.ends_with.iter().map(|e| {
             let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
@@ -299,13 +305,18 @@ impl Handler<'_> {
                 };
                 quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
             }
-            Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
+            Operation::Text { keeping, .. } => {
+                let freed = self.reply_freed(keeping, quote!(ret));
+                quote!(call.reply_string(ret as usize as *const std::ffi::c_char); #freed)
+            }
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
             Operation::Bytes(b) => {
                 let (count, stride) =
                     (given_count(&b.extent, b.returned.as_ref(), quote!(ret), cx), types::size(b.extent.stride));
-                quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
+                let freed = self.reply_freed(&b.keeping, quote!(ret));
+                quote!(call.reply_owned(ret as usize as *const u8, #count * #stride); #freed)
             }
+            Operation::Resident { bytes, owner } => self.reply_resident(quote!(ret), bytes, owner, cx),
             Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {
                 let bytes = cx.exact(bytes);
                 let reply = if at.is_some() { quote!(reply_mapped_elsewhere) } else { quote!(reply_mapped) };
@@ -320,7 +331,8 @@ impl Handler<'_> {
             }
             Operation::Table(t) if self.model.tables[*t].source.is_some() => {
                 let table = super::tables::name(&self.model.tables[*t]);
-                quote!(call.reply_table(ret as usize, &#table);)
+                let chain = super::tables::chain(self.model, *t);
+                quote!(call.reply_table(ret as usize, &#table); if ret != 0 { #chain })
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
             Operation::Nothing | Operation::Null { .. } => quote!(),

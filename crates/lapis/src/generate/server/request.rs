@@ -61,7 +61,8 @@ impl Handler<'_> {
                 };
                 let store = self.store(instruction, quote!(value));
                 let note = self.note(instruction.at, quote!(0), quote!(value != 0));
-                quote!({ let value = #get; #store #note })
+                let used = self.request_used(h);
+                quote!({ let value = #get; #used #store #note })
             }
             Operation::Text { .. } => {
                 let store = self.store(instruction, quote!(text as usize as u64));
@@ -89,6 +90,7 @@ impl Handler<'_> {
                 let note = self.note(instruction.at, quote!(0), quote!(!value.is_null()));
                 quote!({ let value = call.unmap()?; #store #note })
             }
+            Operation::Frees => self.request_freed(instruction),
             Operation::Choice { site, condition, then, otherwise } => {
                 let (name, keep) = keep(*site, instruction, cx);
                 let value = if site.carried {
@@ -107,6 +109,7 @@ impl Handler<'_> {
                 quote!({ let first = call.chain(#shape)?; #store })
             }
             Operation::Userdata
+            | Operation::Resident { .. }
             | Operation::Mapped { .. }
             | Operation::FunctionPointer { .. }
             | Operation::Table(_)
@@ -227,6 +230,7 @@ impl Handler<'_> {
             Mode::Copy { input: false, output: true } => quote!(call.buffer_out(Some(#n))?),
             Mode::Copy { .. } => quote!(call.buffer_in(Some(#n), #private)?),
             Mode::Until { input, output, .. } => quote!(call.buffer_until(Some(#n), #input, #output)?),
+            Mode::Bound { .. } => quote!(call.shadow(Some(#n), true, true)?),
             Mode::Shadow { input, .. } => quote!(call.shadow(Some(#n), #input, true)?),
             Mode::ShadowBack { end } => quote!(call.shadow_copy_back(Some(#n), #end)?),
             Mode::Room => quote!(match call.array(Some((#n) as u64))? {

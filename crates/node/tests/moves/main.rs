@@ -5,15 +5,18 @@
 //! it has asked for 2 of `memory`, `r` with y after it has returned 2, `u` with y if it was told to go on while it did not
 //! stand.
 
+mod parks;
+#[path = "../support/mod.rs"]
 mod support;
 
 use aviary_control::{CaptureFigures, FromServer, MoveOrder, MoveReport, Patience, SessionDescriptors, ToServer, send};
 use aviary_gate::Gate;
 use aviary_node::{
     ApiServerCommand, EndReport, EndRequest, Level, MoveBegun, MoveRequest, MoveStatus, Node, NodeConfig, PrivateDir,
-    Request, TenantReport, ask,
+    Request, TenantReport, UnparkStatus, ask,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags, memfd_create};
 use std::{
     collections::BTreeMap,
     env,
@@ -86,14 +89,17 @@ fn fake_api_server() {
                     }
                     "adopt:lie" => report(control.as_fd(), id, captured(), &[control.as_fd(); 5]),
                     "adopt:hang" => {}
+                    "adopt:old" => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }, &[]),
+                    _ if assignment.parked => report(control.as_fd(), id, MoveReport::Parked, &[]),
                     _ => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }, &[]),
                 }
             }
             ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
                 let known = &sessions[&session];
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                let state = state_file(if fault == "capture:open" { SealFlags::empty() } else { SealFlags::all() });
                 let descriptors =
-                    [known.guest.as_fd(), control.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
+                    [known.guest.as_fd(), state.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
                 assert!(!fault.starts_with("prepare:"), "stopped for nothing");
                 match fault.as_str() {
                     "capture:die" => std::process::abort(),
@@ -114,6 +120,12 @@ fn fake_api_server() {
                     std::process::abort();
                 }
             }
+            ToServer::Move { session, order: MoveOrder::Rebuild } => {
+                report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 4 }, &[]);
+                if fault == "rebuild:twice" {
+                    report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 4 }, &[]);
+                }
+            }
             ToServer::Move { session, order: MoveOrder::Go } if fault == "go:die" => {
                 drop(sessions.remove(&session));
                 std::process::abort();
@@ -132,6 +144,15 @@ fn fake_api_server() {
 
 fn stands(session: &FakeSession) -> bool {
     *session.stands.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// 100 bytes that cannot change any more, if they are sealed.
+fn state_file(seals: SealFlags) -> OwnedFd {
+    let file = memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 100).unwrap();
+    let known = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals & known).unwrap();
+    file
 }
 
 fn captured() -> MoveReport {
@@ -276,7 +297,15 @@ impl Fixture {
     }
 
     fn move_one(&self, check: bool) -> MoveStatus {
-        let request = MoveRequest { session: self.sessions()[0], check, stop_ms: 5000, halt: None };
+        self.end_of(check, false)
+    }
+
+    fn park(&self) -> MoveStatus {
+        self.end_of(false, true)
+    }
+
+    fn end_of(&self, check: bool, park: bool) -> MoveStatus {
+        let request = MoveRequest { session: self.sessions()[0], check, park, stop_ms: 5000, halt: None };
         let MoveBegun { number } = ask(self.socket(), &Request::Migrate(request)).unwrap();
         let until = Instant::now() + SOON;
         loop {
@@ -286,6 +315,13 @@ impl Fixture {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    fn unpark(&self) {
+        let session = self.sessions()[0];
+        self.eventually("the sessions run", || {
+            ask::<UnparkStatus>(self.socket(), &Request::Unpark(session)).unwrap() == UnparkStatus::Running
+        });
     }
 
     fn memory(&self) -> (u64, u64) {
@@ -461,7 +497,7 @@ fn sessions_survive_an_old_api_server_that_dies_once_they_are_captured() {
 }
 
 fn begin(fixture: &Fixture) -> u64 {
-    let request = MoveRequest { session: fixture.sessions()[0], check: false, stop_ms: 5000, halt: None };
+    let request = MoveRequest { session: fixture.sessions()[0], check: false, park: false, stop_ms: 5000, halt: None };
     let MoveBegun { number } = ask(fixture.socket(), &Request::Migrate(request)).unwrap();
     let rebuilding = || {
         let status: MoveStatus = ask(fixture.socket(), &Request::MoveStatus(number)).unwrap();
@@ -522,7 +558,7 @@ fn kill(pid: u32) {
 #[test]
 fn unknown_sessions_and_moves_are_told() {
     let fixture = Fixture::new("");
-    let request = MoveRequest { session: 99, check: false, stop_ms: 1, halt: None };
+    let request = MoveRequest { session: 99, check: false, park: false, stop_ms: 1, halt: None };
     let error = ask::<MoveBegun>(fixture.socket(), &Request::Migrate(request)).unwrap_err().to_string();
     assert!(error.contains("there is no session 99"), "{error}");
     let error = ask::<MoveStatus>(fixture.socket(), &Request::MoveStatus(7)).unwrap_err().to_string();

@@ -1,0 +1,116 @@
+/* The state of a session that moves: declarations that the files of its saving and loading share. */
+#ifndef CUDA_MOVING_H
+#define CUDA_MOVING_H
+
+#include "server.h"
+
+/* ---- moving.c: contexts, and the end of all work ---------------------------------------------------- */
+
+/* The context that is current on this thread; NULL: none is. */
+CUcontext cuda_thread_context(void);
+/* Makes a context that lives current on this thread; 0: it is none. `cuda_leave_context` takes it away again. */
+int cuda_enter_context(CUcontext context);
+void cuda_leave_context(void);
+/* Different for all contexts that this process has had; 0: this is none that lives. */
+uint64_t cuda_context_serial(CUcontext context);
+int cuda_context_lives(uint64_t serial);
+/* A context that lives on that device; NULL: there is none. */
+CUcontext cuda_context_on(CUdevice device);
+/* The contexts that live: at most `room` of them are written; how many there are. */
+size_t cuda_live_contexts(CUcontext *contexts, size_t room);
+/* calls.c: the same of the current one. */
+int cuda_kernels_print(void);
+/* True if a kernel that prints was launched there, by this process or by one from which the session has moved. */
+int cuda_has_printed(CUcontext context);
+void cuda_set_printed(CUcontext context);
+/* The reason for the session to stay where it is; NULL: there is none. */
+const char *cuda_stays(void);
+
+enum { CUDA_MOST_CONTEXTS = 256 };
+
+/* ---- moving_stream.c: a description, then bytes of device memory ------------------------------------ */
+
+/* Bytes of device memory, to be copied while a context is current. */
+struct cuda_moved_part {
+    CUcontext context;
+    CUdeviceptr pointer;
+    uint64_t bytes;
+};
+
+/* An output: it stays the same from the first offset to the last. */
+struct cuda_moved_output {
+    char *head;
+    size_t head_bytes;
+    struct cuda_moved_part *parts;
+    size_t part_count;
+};
+
+/* Appends to the head; 0: there is no memory, and the head is gone. */
+int cuda_put_head(struct cuda_moved_output *output, const void *bytes, size_t count);
+int cuda_put_part(struct cuda_moved_output *output, struct cuda_moved_part part);
+/* Fills an empty output; 0: it cannot. */
+typedef int (*cuda_moved_describe)(struct cuda_moved_output *output, void *data);
+/* As `obj_state_cbs` want it: described at the first offset, and gone after the last piece. */
+int64_t cuda_write_moved(struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes, cuda_moved_describe describe, void *data);
+
+/* An input. The head comes first, in as many pieces as it likes; then `ready` says where the rest goes. */
+struct cuda_moved_input {
+    char *head;
+    size_t head_bytes;
+    struct cuda_moved_part *parts;
+    size_t part_count;
+    int is_ready;
+};
+
+/* Fills `parts` from the whole head, which is a snapshot's; 0: done. */
+typedef int (*cuda_moved_ready)(struct cuda_moved_input *input, void *data);
+int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data);
+
+/* ---- address_placement.c, reservations.c, host_registrations.c: what lies where --------------------- */
+
+/* A chunk, or behind it a used part of it. */
+struct cuda_placed {
+    uint64_t base, bytes;
+    /* Of a part: as the application asked for it. 0: this is a chunk. */
+    uint64_t asked;
+    int32_t device;
+    /* Of a chunk: allocations share it; its content follows. */
+    uint16_t shared, has_content;
+};
+/* All chunks and their parts, in an array that the caller frees; NULL and a count of 0: none, or no memory. */
+int cuda_list_placed(struct cuda_placed **entries, size_t *count);
+/* The same in a process that has placed nothing yet. The entries are a snapshot's. */
+CUresult cuda_place_again(const struct cuda_placed *entries, size_t count);
+
+/* Reserves the addresses of a device, if that is not done. */
+CUresult cuda_reserve_device(int device);
+
+struct cuda_reserved {
+    uint64_t base, bytes;
+};
+int cuda_list_reserved(struct cuda_reserved **entries, size_t *count);
+CUresult cuda_reserve_again(const struct cuda_reserved *entries, size_t count);
+
+/* Memory that both sides share and that is page-locked for the device. */
+struct cuda_registered {
+    uint64_t address, bytes;
+    /* The number of the context that was current. */
+    uint64_t context;
+    uint64_t flags;
+};
+int cuda_list_registered(struct cuda_registered **entries, size_t *count);
+CUresult cuda_register_again(const struct cuda_registered *entries, size_t count);
+
+/* ---- moving_code.c, mirrored_memory.c ---------------------------------------------------------------- */
+
+/* The variables of an image that a module or a library was made of. */
+void cuda_note_image(const void *owner, const void *image, size_t bytes);
+void cuda_forget_image(const void *owner);
+/* True if a context has code whose variables cannot be told, or which allocates memory in kernels. */
+int cuda_has_unreadable_code(void);
+int cuda_has_managed_variables(void);
+/* images.c: a compiler has said something that the application has not fetched yet. */
+int cuda_has_unread_logs(void);
+void cuda_forget_logs(void);
+
+#endif

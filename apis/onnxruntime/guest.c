@@ -1,0 +1,113 @@
+/* Statuses that the guest makes, and models in files, which are the application's. */
+#include <aviary/guest.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "onnxruntime_types.h"
+
+/* Three exist, and nobody owns them: releasing one does nothing. */
+struct made_status {
+    int32_t code;
+    const char *text;
+};
+static const struct made_status made_statuses[] = {
+    {ORT_FAIL, "the call was refused"},
+    {ORT_RUNTIME_EXCEPTION, "the API server is gone"},
+    {ORT_NOT_IMPLEMENTED, "the function is not virtualized"},
+};
+
+OrtStatus *made_status(uint32_t number) {
+    return (OrtStatus *)(uintptr_t)&made_statuses[number];
+}
+
+int is_made(const OrtStatus *status) {
+    uintptr_t at = (uintptr_t)status, first = (uintptr_t)made_statuses;
+    return at >= first && at < first + sizeof made_statuses;
+}
+
+OrtErrorCode made_code(const OrtStatus *status) {
+    return (OrtErrorCode)((const struct made_status *)(const void *)status)->code;
+}
+
+const char *made_text(const OrtStatus *status) {
+    return ((const struct made_status *)(const void *)status)->text;
+}
+
+static struct told_status *told(const OrtStatus *status) {
+    return metadata(struct told_status, (OrtStatus *)(uintptr_t)status);
+}
+
+void tell_status(OrtStatus *status, int64_t code, const char *text) {
+    struct told_status *place = told(status);
+    if (place)
+        *place = (struct told_status){text ? text : "", (int32_t)code, 1};
+}
+
+int is_told(const OrtStatus *status) {
+    const struct told_status *place = told(status);
+    return place && place->known;
+}
+
+OrtErrorCode told_code(const OrtStatus *status) {
+    return (OrtErrorCode)told(status)->code;
+}
+
+const char *told_text(const OrtStatus *status) {
+    return told(status)->text;
+}
+
+/* The place in which an object shares what is bound to a value of that name. */
+uint64_t name_place(const char *name) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (; name && *name; name++)
+        hash = (hash ^ (uint8_t)*name) * 0x100000001b3;
+    return hash >> 8;
+}
+
+/* The file's content and size; NULL if it cannot be read. */
+static void *read_file(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    char *content = NULL;
+    size_t capacity = 0, used = 0;
+    if (!file)
+        return NULL;
+    for (size_t more = 1; more; used += more) {
+        if (used == capacity) {
+            capacity = capacity ? 2 * capacity : 1 << 16;
+            char *larger = realloc(content, capacity);
+            if (!larger)
+                break;
+            content = larger;
+        }
+        more = fread(content + used, 1, capacity - used, file);
+    }
+    int whole = feof(file) && !ferror(file);
+    fclose(file);
+    if (!whole) {
+        free(content);
+        return NULL;
+    }
+    *size = used;
+    return content;
+}
+
+OrtStatus *session_from_file(const OrtEnv *env, const char *path, const OrtSessionOptions *options, OrtSession **out) {
+    const OrtApiBase *base = OrtGetApiBase();
+    const OrtApi *api = base ? base->GetApi(ORT_API_VERSION) : NULL;
+    size_t size = 0;
+    if (!api)
+        return made_status(1);
+    if (!path)
+        return made_status(0);
+    void *model = read_file(path, &size);
+    if (!model) {
+        char text[4352];
+        snprintf(text, sizeof text, "Load model from %.4096s failed: %s", path, strerror(errno));
+        return api->CreateStatus(ORT_NO_SUCHFILE, text);
+    }
+    OrtStatus *status = api->CreateSessionFromArray(env, model, size, options, out);
+    free(model);
+    return status;
+}

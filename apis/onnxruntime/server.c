@@ -1,0 +1,109 @@
+/* The vendor's tables, and what it says of statuses and tensors. */
+#include <aviary/server.h>
+#include <stdint.h>
+
+#include "onnxruntime_types.h"
+
+const void *vendor_base(void) {
+    const OrtApiBase *(*get)(void) = aviary_function("OrtGetApiBase");
+    return get ? get() : NULL;
+}
+
+const void *vendor_api(void) {
+    const OrtApiBase *base = vendor_base();
+    return base ? base->GetApi(ORT_API_VERSION) : NULL;
+}
+
+const void *default_allocator(void) {
+    const OrtApi *api = vendor_api();
+    OrtAllocator *allocator = NULL;
+    if (api) {
+        OrtStatus *status = api->GetAllocatorWithDefaultOptions(&allocator);
+        if (status)
+            api->ReleaseStatus(status);
+    }
+    return allocator;
+}
+
+int64_t status_code(OrtStatus *status) {
+    const OrtApi *api = vendor_api();
+    return api ? api->GetErrorCode(status) : ORT_FAIL;
+}
+
+const char *status_message(OrtStatus *status) {
+    const OrtApi *api = vendor_api();
+    return api ? api->GetErrorMessage(status) : NULL;
+}
+
+/* Bytes of one element; 0 of strings, and of what has none. */
+static uint64_t element_bytes(uint32_t type) {
+    switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ:
+        return 1;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16:
+        return 2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32:
+        return 4;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE:
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX64:
+        return 8;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_COMPLEX128:
+        return 16;
+    default:
+        return 0;
+    }
+}
+
+/* Bytes of a tensor's data; 0 of one of strings, which no application can read there. */
+uint64_t tensor_bytes(const OrtValue *value) {
+    const OrtApi *api = vendor_api();
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+    size_t count = 0;
+    if (!api)
+        return 0;
+    OrtStatus *status = api->GetTensorTypeAndShape(value, &info);
+    if (!status)
+        status = api->GetTensorElementType(info, &type);
+    if (!status)
+        status = api->GetTensorShapeElementCount(info, &count);
+    if (status) {
+        api->ReleaseStatus(status);
+        count = 0;
+    }
+    if (info)
+        api->ReleaseTensorTypeAndShapeInfo(info);
+    return count * element_bytes(type);
+}
+
+/* Bytes that a tensor of this shape takes; as many as there can be if nobody could have them. */
+uint64_t shape_bytes(const int64_t *shape, size_t count, uint32_t type) {
+    uint64_t bytes = element_bytes(type);
+    for (size_t i = 0; shape && i < count; i++) {
+        if (shape[i] < 0)
+            return 0;
+        if (__builtin_mul_overflow(bytes, (uint64_t)shape[i], &bytes))
+            return UINT64_MAX;
+    }
+    return bytes;
+}
+
+uint64_t names_bytes(const size_t *lengths, size_t count) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; lengths && i < count; i++)
+        bytes += lengths[i];
+    return bytes;
+}

@@ -1,0 +1,58 @@
+//! Memory of the library's that the application frees.
+
+use super::Handler;
+use crate::generate::expression::Context;
+use crate::lower::*;
+use crate::model::{Expr, MemoryUse};
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Handler<'_> {
+    /// Behind the content of memory at `pointer`: the id under which the guest frees it.
+    pub(super) fn reply_freed(&self, keeping: &Keeping, pointer: TokenStream) -> TokenStream {
+        match keeping {
+            Keeping::Freed(group) => {
+                let group = *group as u32;
+                quote!(call.reply_freed((#pointer) as usize, #group, ok);)
+            }
+            _ => quote!(),
+        }
+    }
+
+    /// After the vendor's function has returned.
+    pub(super) fn memory_effects(&self) -> TokenStream {
+        let used = self.lowered.arguments.iter().any(Instruction::uses_memory);
+        let used = used.then(|| quote!(call.return_used(ok);));
+        let frees = self.lowered.arguments.iter().any(|i| matches!(i.operation, Operation::Frees));
+        let frees = frees.then(|| quote!(call.end_freeing(ok);));
+        quote!(#used #frees)
+    }
+
+    /// Behind a handle that was taken out of the request.
+    pub(super) fn request_used(&self, handle: &HandleUse) -> TokenStream {
+        match handle.memory.used {
+            None => quote!(),
+            Some(used) => {
+                let writes = used == MemoryUse::ReadWrite;
+                quote!(call.uses(#writes)?;)
+            }
+        }
+    }
+
+    /// Tells where resident memory is.
+    pub(super) fn reply_resident(&self, pointer: TokenStream, bytes: &Expr, owner: &Expr, cx: Context) -> TokenStream {
+        let (ty, owner, bytes) = (owner.ty.handle.unwrap_or(0) as u32, cx.exact(owner), cx.exact(bytes));
+        quote!({
+            let pointer = if ok { #pointer as usize } else { 0 };
+            let bytes = if pointer == 0 { 0 } else { support::count(#bytes, 1).unwrap_or(0) };
+            call.reply_resident(pointer, bytes, #ty, (#owner) as u64);
+        })
+    }
+
+    pub(super) fn request_freed(&self, instruction: &Instruction) -> TokenStream {
+        let groups = self.model.freed_by(&self.function.name).into_iter().map(|group| group as u32);
+        let store = self.store(instruction, quote!(value as u64));
+        let note = self.note(instruction.at, quote!(0), quote!(value != 0));
+        quote!({ let value = call.frees(&[#(#groups),*])?; #store #note })
+    }
+}

@@ -1,0 +1,117 @@
+//! Moves of programs to other ports of their cards, which an operator orders.
+
+use super::{Card, CardState};
+use crate::{
+    events::shown_reason,
+    node::{Core, CoreState},
+};
+use aviary_control::{Patience, ToCard, send};
+use serde::{Deserialize, Serialize};
+use std::os::fd::AsFd;
+
+/// A move that an operator orders.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardMoveRequest {
+    pub session: u64,
+    /// Card and port, such as `card0/ll1`.
+    pub port: String,
+}
+
+/// Where a move is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CardMoveReport {
+    /// The card was told, and has not answered.
+    Moving,
+    /// The program's accelerator is at this port, as card and port.
+    Moved { port: String },
+    /// It is where it was.
+    Refused { reason: String },
+}
+
+/// The last move of a session.
+#[derive(Debug)]
+pub struct CardMove {
+    port: String,
+    report: CardMoveReport,
+}
+
+/// The reason why a move is not begun, or not known.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum CardMoveError {
+    /// session {0} is not at an FPGA card (`aviary ps` lists them)
+    NoSession(u64),
+    /// session {session} is at card {card}, and moves between its ports only
+    OtherCard { session: u64, card: String },
+    /// there is no port {0} (`aviary ps` lists cards and ports)
+    NoPort(String),
+    /// session {0} is being moved
+    Busy(u64),
+    /// session {0} was not moved since it began
+    NeverMoved(u64),
+    /// the card was not told: {0}
+    Untold(String),
+}
+
+impl Core {
+    /// Tells a card to move a session; its answer comes later.
+    pub(crate) fn begin_card_move(&self, request: &CardMoveRequest) -> Result<CardMoveReport, CardMoveError> {
+        let CardMoveRequest { session, port } = request;
+        let mut state = self.state();
+        let known = state.cards.sessions.get(session).ok_or(CardMoveError::NoSession(*session))?;
+        if known.moving.as_ref().is_some_and(|last| last.report == CardMoveReport::Moving) {
+            return Err(CardMoveError::Busy(*session));
+        }
+        let no_port = || CardMoveError::NoPort(port.escape_debug().to_string());
+        let card = state.cards.list.get(&known.card).ok_or(CardMoveError::NoSession(*session))?;
+        let (card_name, name) = port.split_once('/').ok_or_else(no_port)?;
+        if card_name != card.settings.name {
+            let other = state.cards.list.values().any(|other| other.settings.name == card_name);
+            let card = card.settings.name.escape_debug().to_string();
+            return Err(if other { CardMoveError::OtherCard { session: *session, card } } else { no_port() });
+        }
+        let CardState::Serving { ports, .. } = &card.state else { return Err(no_port()) };
+        if !ports.contains_key(name) {
+            return Err(no_port());
+        }
+        let order = ToCard::Move { session: *session, port: name.to_owned() };
+        let told = match Card::process(card) {
+            Some(process) => {
+                send(process.control.as_fd(), &order, &[], Patience::None).map_err(|error| error.to_string())
+            }
+            None => Err("it has no process".to_owned()),
+        };
+        told.map_err(CardMoveError::Untold)?;
+        let begun = CardMove { port: port.clone(), report: CardMoveReport::Moving };
+        if let Some(known) = state.cards.sessions.get_mut(session) {
+            known.moving = Some(begun);
+        }
+        Ok(CardMoveReport::Moving)
+    }
+
+    /// Where the last move of a session is.
+    pub(crate) fn card_move(&self, session: u64) -> Result<CardMoveReport, CardMoveError> {
+        let state = self.state();
+        let known = state.cards.sessions.get(&session).ok_or(CardMoveError::NoSession(session))?;
+        let last = known.moving.as_ref().ok_or(CardMoveError::NeverMoved(session))?;
+        Ok(last.report.clone())
+    }
+
+    /// A card answers. It may be taken over, and says what it likes about sessions of its own only.
+    pub(super) fn note_card_move(&self, state: &mut CoreState, place: u64, session: u64, refusal: Option<String>) {
+        let Some(known) = state.cards.sessions.get_mut(&session).filter(|known| known.card == place) else { return };
+        let Some(last) = known.moving.as_mut().filter(|last| last.report == CardMoveReport::Moving) else { return };
+        let port = last.port.escape_debug().to_string();
+        last.report = match refusal {
+            None => {
+                self.log.info(format_args!("session {session}: moved to port {port} by an operator"));
+                CardMoveReport::Moved { port }
+            }
+            Some(reason) => {
+                let reason = shown_reason(&reason);
+                self.log.warn(format_args!("session {session}: not moved to port {port}: {reason}"));
+                CardMoveReport::Refused { reason }
+            }
+        };
+    }
+}

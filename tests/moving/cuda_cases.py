@@ -1,0 +1,105 @@
+"""The programs of CUDA's tests on the reference driver, moved after every n-th call: they print what they print natively."""
+
+import re
+
+from attempts import Attempts, output
+from harness.process import AVIARY, ROOT, Skipped, Wrong, run
+from programs import PASSING
+
+TESTS = ROOT / "apis/cuda/tests"
+EVERY = (1, 7, 100)
+# Of the programs of the sample.
+SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100}
+# Reasons that pass by themselves, or with the object that they name.
+PASSING_HERE = (
+    *PASSING,
+    "devices still work on earlier calls",
+    "its API server has ended",
+    "other processes of the application use memory of its",
+    "graphs are not made again",
+    "what a linker was given is not kept",
+    "the content of arrays is not saved",
+    "physical memory that it maps itself is not handed over",
+    "function of the application is still to be called for it",
+)
+ORDER_OF_A_STREAM = "memory that is allocated in the order of a stream lies where the driver chooses"
+PRIMARY = "its primary context has ended"
+# Programs that make calls because of which a session stays, and the reasons.
+LASTING = {
+    "batches": (ORDER_OF_A_STREAM, "the driver chooses the number of a texture"),
+    "bounds": ("physical memory that it has mapped itself",),
+    "contexts": (PRIMARY,),
+    "early": ("its primary context was reset", PRIMARY),
+    "errors": (PRIMARY,),
+    "freed": (ORDER_OF_A_STREAM,),
+    "graph_memory": ("memory of graphs lies where the driver chooses", ORDER_OF_A_STREAM),
+    "graphs": (ORDER_OF_A_STREAM,),
+    "green": ("parts of a device are known to one process only",),
+    "handles": (PRIMARY,),
+    # Modules and functions whose contexts have ended keep their handles, of which a later one may get one.
+    "reload": (PRIMARY, "made again: the library gave object"),
+    "runtime": ("the driver chooses the number of a texture", ORDER_OF_A_STREAM, PRIMARY),
+    "printing": ("a context has an error that stays",),
+    "sharing": ("other processes of the application", "of another process of the application", "has mapped itself"),
+    "shared_events": ("other processes of the application", "of another process of the application"),
+    "visible": (PRIMARY,),
+    "variables": (PRIMARY,),
+    "threads": (ORDER_OF_A_STREAM,),
+}
+ENVIRONMENT = {
+    "peers": {"REFCUDA_DEVICES": "2"},
+    "scarce": {"REFCUDA_MEMORY": "104857600"},
+    "visible": {"REFCUDA_DEVICES": "4"},
+}
+# Parts of the output that a move changes rightly, because it waits for the device first.
+DIFFERS = {
+    # Work of 150 ms is still under way, natively.
+    "order": r"^cuStreamQuery\(CU_STREAM_LEGACY\): [^\n]*$",
+    # The output of a kernel for which a process does not wait is lost, natively.
+    "printing": r"^== left when the process ends$.*?^-- ended$",
+}
+
+
+def built(tools):
+    """The reference driver and the programs, built once."""
+    folder = tools.library / "cuda"
+    if not (ROOT / "target/aviary/cuda/libcuda.so.1").exists():
+        raise Skipped("the API is not built")
+    if not (folder / "built").exists():
+        run([TESTS / "build", folder])
+        (folder / "built").touch()
+    return folder
+
+
+def compared(name, text):
+    return re.sub(DIFFERS[name], "", text, flags=re.MULTILINE | re.DOTALL) if name in DIFFERS else text
+
+
+def brute_force(tools, name, every):
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1", **ENVIRONMENT.get(name, {})}
+    native = output([folder / name], environment)
+    command = [AVIARY, "run", "--api", "cuda", "--log-level", "debug", "--", folder / name]
+    status, text, errors = output(command, {**environment, "AVIARY_TEST_MOVE_EVERY": str(every)})
+    attempts = Attempts(tools, f"cuda/{name}", every, "move", errors)
+    attempts.same((native[0], compared(name, native[1])), (status, compared(name, text)))
+    attempts.expected((*PASSING_HERE, *LASTING.get(name, ())))
+
+
+def names():
+    return sorted({source.stem for source in (TESTS / "driver").glob("*.c")} | {"runtime"})
+
+
+def listed_programs_are_there(_):
+    """The lists of this file name programs of CUDA's tests, all of which run with moves."""
+    unknown = (set(LASTING) | set(ENVIRONMENT) | set(DIFFERS) | set(SAMPLE)) - set(names())
+    if unknown:
+        raise Wrong(f"no programs: {sorted(unknown)}")
+
+
+def cases(long):
+    chosen = [(name, every) for name in names() for every in EVERY] if long else SAMPLE.items()
+    programs = {
+        f"cuda-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n) for name, every in chosen
+    }
+    return {"cuda-listed": listed_programs_are_there, **programs}
