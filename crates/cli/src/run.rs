@@ -17,6 +17,7 @@ use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     io,
     os::fd::{AsRawFd, OwnedFd},
@@ -117,7 +118,8 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
         Some(image) => card = Some(give_card(image, &place, &mut variables)?),
         None => {}
     }
-    let (backend, address) = start_backend(&command, &directory, search, cards)?;
+    let vendors = fpga::own_libraries(&apis);
+    let (backend, address) = start_backend(&command, &directory, search, vendors, cards)?;
     let entry = entry(&backend, &address);
     if let Some(entry) = &entry {
         variables.insert(SERVER_DESCRIPTOR.into(), entry.as_raw_fd().to_string().into());
@@ -197,6 +199,7 @@ fn start_backend(
     command: &RunCommand,
     directory: &PrivateDir,
     modules: Vec<PathBuf>,
+    vendors: BTreeMap<String, String>,
     cards: Vec<CardSettings>,
 ) -> anyhow::Result<(Backend, String)> {
     match &command.server {
@@ -208,7 +211,7 @@ fn start_backend(
             Ok((Backend::Relay(relay), format!("unix:{}", socket.display())))
         }
         None => {
-            let node = start_node(command, directory, modules, cards)?;
+            let node = start_node(command, directory, modules, vendors, cards)?;
             let address = node.address().to_string();
             Ok((Backend::Private(node), address))
         }
@@ -244,6 +247,7 @@ fn start_node(
     command: &RunCommand,
     directory: &PrivateDir,
     modules: Vec<PathBuf>,
+    vendors: BTreeMap<String, String>,
     cards: Vec<CardSettings>,
 ) -> anyhow::Result<Node> {
     let servers = ApiServerCommand::own()?;
@@ -252,7 +256,7 @@ fn start_node(
     config.test_move_every = crate::serve::test_move_every()?;
     config.test_parks = crate::serve::test_parks()?;
     config.parked_memory = crate::remote::usual_memory();
-    config.modules = modules;
+    (config.modules, config.vendors) = (modules, vendors);
     config.cards = cards;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);

@@ -37,7 +37,7 @@ pub enum Garbage {
     /// a message of more than 65536 bytes
     #[error("a message of more than {MAX_MESSAGE_BYTES} bytes")]
     Long,
-    /// a message of version {0} of the control protocol, expected 4: start the node again after an update of its program
+    /// a message of version {0} of the control protocol, expected {VERSION}: start the node again after an update of its program
     #[error(
         "a message of version {0} of the control protocol, expected {VERSION}: start the node again after an update \
          of its program"

@@ -92,7 +92,9 @@ fn to_server() -> impl Strategy<Value = ToServer> {
 
 fn to_zygote() -> impl Strategy<Value = ToZygote> {
     let modules = proptest::collection::vec(".{0,8}".prop_map(PathBuf::from), 0..3);
-    prop_oneof![modules.prop_map(|modules| ToZygote::Preload { modules }), Just(ToZygote::Copy)]
+    let vendors = proptest::collection::btree_map(".{0,8}", ".{0,8}", 0..3);
+    let preload = (modules, vendors).prop_map(|(modules, vendors)| ToZygote::Preload { modules, vendors });
+    prop_oneof![preload, Just(ToZygote::Copy)]
 }
 
 fn from_server() -> impl Strategy<Value = FromServer> {

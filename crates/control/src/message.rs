@@ -2,7 +2,7 @@
 
 use crate::{Assignment, MoveOrder, MoveReport, OfferName, Preparation, SessionDescriptors, moving::state_descriptors};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{ops::RangeInclusive, path::PathBuf};
+use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf};
 
 /// One message of one direction.
 pub trait Message: Serialize + DeserializeOwned {
@@ -39,8 +39,8 @@ pub enum ToServer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToZygote {
-    /// Load the modules in these directories.
-    Preload { modules: Vec<PathBuf> },
+    /// Load the modules in these directories. `vendors`: as in [`Assignment`](crate::Assignment).
+    Preload { modules: Vec<PathBuf>, vendors: BTreeMap<String, String> },
     /// Become an API server in a copy: with the control socket, the end of a pipe for its log lines, and that of a pipe for
     /// the process 1 of its PID namespace, if it has one of its own.
     Copy,

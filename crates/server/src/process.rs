@@ -296,7 +296,7 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let session = assignment.session;
     let user = assignment.user.as_ref();
     let confined = match first {
-        true => confine_for(shared.sandbox.as_ref(), user, &assignment.modules),
+        true => confine_for(shared.sandbox.as_ref(), user, assignment),
         false => Ok(()),
     };
     if let Err(error) = confined {
@@ -332,7 +332,7 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
 }
 
 /// With the first session: from here on the process is its tenant's.
-fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[PathBuf]) -> Result<(), String> {
+fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, first: &Assignment) -> Result<(), String> {
     let home = match (sandbox, user) {
         (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
         (None, Some(user)) => Some(user.home.clone()),
@@ -341,7 +341,7 @@ fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[
     };
     if let Some(user) = user {
         // This user must be able to read all that is loaded later. A copy of the zygote has it already.
-        attach::preload(modules).for_each(drop);
+        attach::preload(&first.modules, &first.vendors).for_each(drop);
         confine::become_user(user).map_err(|error| error.to_string())?;
     }
     if let Some(home) = &home {

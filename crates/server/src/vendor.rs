@@ -43,16 +43,6 @@ pub fn place(api: &str, soname: &str) -> String {
     std::env::var(variable(api)).unwrap_or_else(|_| soname.to_owned())
 }
 
-/// Folders with libraries of Aviary's own, seen from this program's: of the source tree, and of an installation.
-const OWN_FOLDERS: [&str; 2] = ["../fpga", "../lib/aviary/fpga"];
-
-/// The file of Aviary's own library of this name, which stands in where the machine has none.
-fn own_library(soname: &str) -> Option<String> {
-    let program = std::env::current_exe().ok()?;
-    let files = OWN_FOLDERS.iter().filter_map(|folder| program.parent()?.join(folder).join(soname).canonicalize().ok());
-    files.filter(|file| file.is_file()).find_map(|file| file.to_str().map(str::to_owned))
-}
-
 impl Vendor {
     /// Loads `soname`, or what `AVIARY_VENDOR_<API>` of this process says instead.
     pub fn load<'a>(api: &str, soname: &str, functions: impl Iterator<Item = &'a str>) -> Result<Vendor, Missing> {
@@ -104,15 +94,7 @@ pub fn try_loading(soname: &str) -> Result<(), String> {
     open(soname).map(|_| ())
 }
 
-/// The library of this name, or Aviary's own.
 fn open(name: &str) -> Result<*mut c_void, String> {
-    load(name).or_else(|reason| match own_library(name) {
-        Some(own) if !name.contains('/') => load(&own),
-        _ => Err(reason),
-    })
-}
-
-fn load(name: &str) -> Result<*mut c_void, String> {
     let path = CString::new(name).map_err(|_| "its name contains a NUL".to_owned())?;
     // SAFETY: loading runs the library's constructors, which is what the operator asked for by
     // configuring it; no guest influences the name.

@@ -19,6 +19,7 @@ use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
 use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
+use crate::vendor::try_loading;
 
 /// The folder beside a module with those of earlier builds, by the hashes of their specifications.
 const KEPT: &str = "modules";
@@ -234,9 +235,14 @@ fn load(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
 }
 
 /// Loads every module in these directories, and what it needs, before a guest is there. What cannot be loaded is not:
-/// the session that asks for it tries again and tells why. Answers what was loaded, one by one.
-pub(super) fn preload(directories: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+/// the session that asks for it tries again and tells why. Answers what was loaded, one by one. `vendors`: as in an
+/// [`Assignment`](aviary_control::Assignment). A library that is loaded from its file is there by its name, too, by which a
+/// module asks for it.
+pub(super) fn preload(directories: &[PathBuf], vendors: &BTreeMap<String, String>) -> impl Iterator<Item = PathBuf> {
     let mut seen = BTreeSet::new();
+    for file in vendors.values() {
+        let _ = try_loading(file);
+    }
     let files = directories.iter().flat_map(|directory| modules(directory)).collect::<Vec<_>>();
     files.into_iter().filter(move |path| {
         let first = seen.insert(path.parent().and_then(Path::file_name).map(ToOwned::to_owned));
