@@ -124,15 +124,17 @@ mod tests {
         if !is_available() {
             return;
         }
+        // The confined child cannot remove its home: a later process with its id would find it.
+        let home = std::env::temp_dir().join(format!("aviary-files-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&home);
+        std::fs::create_dir(&home).unwrap();
         // SAFETY: the child of a test with several threads makes system calls and allocates little, in memory that the C
         // library's fork handlers keep usable.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let home = std::env::temp_dir().join(format!("aviary-files-{}", std::process::id()));
-            let made = std::fs::create_dir(&home).is_ok();
             let outline =
                 Outline { read: vec![], devices: vec![], homes: home.clone(), shared_memory: None, scratch_bytes: 0 };
-            let confined = made && confine(&Reach::inside_host(&outline, &home)).is_ok();
+            let confined = confine(&Reach::inside_host(&outline, &home)).is_ok();
             let wrong = [
                 !confined,
                 std::fs::write(home.join("file"), "x").is_err(),
@@ -144,7 +146,6 @@ mod tests {
                 // SAFETY: no signal is sent, only asked about.
                 unsafe { libc::kill(libc::getppid(), 0) } == 0 && kernel_scopes_signals(),
             ];
-            let _ = std::fs::remove_dir_all(&home);
             let status = wrong.iter().enumerate().filter(|(_, wrong)| **wrong).fold(0, |sum, (bit, _)| sum | 1 << bit);
             // SAFETY: ends the child.
             unsafe { libc::_exit(status) }
@@ -152,6 +153,7 @@ mod tests {
         let mut status = 0;
         // SAFETY: a child of this process and a place for its status.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        std::fs::remove_dir_all(&home).unwrap();
         assert_eq!(libc::WEXITSTATUS(status), 0, "a bit for each wrong answer");
     }
 

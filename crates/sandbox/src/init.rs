@@ -46,11 +46,15 @@ const NOT_STARTED: libc::c_int = 1;
 pub unsafe fn start_server(pipe: OwnedFd, id: u32, namespaces: libc::c_int) {
     // The process that this one is a copy of may end with its group of processes.
     let _ = rustix::process::setsid();
+    // Before the fork: a SIGTERM for init is not lost from the moment on that its API server can be seen.
+    let before = handle_sigterm(end as extern "C" fn(libc::c_int) as libc::sighandler_t);
     // SAFETY: one thread, as the caller says.
     let forked = unsafe { fork_as(id, namespaces) };
     // SAFETY: the same.
     match forked.or_else(|_| unsafe { fork_with(namespaces) }) {
-        Ok(Forked::Child) => {}
+        Ok(Forked::Child) => {
+            handle_sigterm(before);
+        }
         Ok(Forked::Parent(server)) => attend(&pipe, server),
         Err(_) => exit(NOT_STARTED),
     }
@@ -64,7 +68,6 @@ fn exit(status: libc::c_int) -> ! {
 /// Waits for the end of the API server or of the node.
 fn attend(pipe: &OwnedFd, server: u32) -> ! {
     close_all_but(pipe);
-    end_at_sigterm();
     let Ok(children) = notices_of_children() else { exit(NOT_STARTED) };
     // An attacker who could change this process could keep its namespace alive. Each step is one more than needed.
     drop_capabilities();
@@ -142,15 +145,19 @@ fn notices_of_children() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
-/// Ends this process when SIGTERM arrives: process 1 of a PID namespace ignores signals without a handler.
-fn end_at_sigterm() {
-    extern "C" fn end(_signal: libc::c_int) {
-        // SAFETY: _exit is async-signal-safe.
-        unsafe { libc::_exit(0) };
+/// Sets the handler of SIGTERM and returns the one before. Process 1 of a PID namespace ignores signals without a handler.
+fn handle_sigterm(handler: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: the handler is this file's [`end`], or one that this process had before.
+    match unsafe { libc::signal(libc::SIGTERM, handler) } {
+        libc::SIG_ERR => libc::SIG_DFL,
+        before => before,
     }
-    let handler: extern "C" fn(libc::c_int) = end;
-    // SAFETY: installs a handler that calls an async-signal-safe function only.
-    unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };
+}
+
+/// Handler of SIGTERM in init.
+extern "C" fn end(_signal: libc::c_int) {
+    // SAFETY: _exit is async-signal-safe.
+    unsafe { libc::_exit(0) };
 }
 
 /// Closes what belongs to the process that this one is a copy of: the sockets of others would not hang up otherwise.
@@ -182,25 +189,35 @@ mod tests {
         told: File,
     }
 
-    fn made(server: impl FnOnce(&mut File)) -> Option<Made> {
+    fn made(server: impl FnOnce(&mut File) + Send) -> Option<Made> {
         let (status, status_end) = pipe().unwrap();
         let (told, told_end) = pipe().unwrap();
-        // SAFETY: the child of a test with several threads allocates little, in memory that the C library's lock of a child
-        // of `clone` may hold: tests with such a hang would be seen. It makes system calls otherwise.
-        match unsafe { fork_with(libc::CLONE_NEWPID) } {
-            Ok(Forked::Child) => {
-                drop((status, told));
-                let id = crate::namespaces::outer_pid().unwrap_or(0);
-                // SAFETY: the child has one thread.
-                unsafe { start_server(status_end, id, 0) };
-                server(&mut File::from(told_end));
-                exit(7)
+        let ends_of_reader = [status.as_raw_fd(), told.as_raw_fd()];
+        let fork = move || {
+            // SAFETY: takes effect on the children of this thread only and touches no memory.
+            if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+                return Err(io::Error::last_os_error());
             }
-            Ok(Forked::Parent(init)) => {
-                Some(Made { init: init as libc::pid_t, status: status.into(), told: told.into() })
+            // SAFETY: the C library's fork handlers keep its allocator usable in the child of a process with several threads.
+            // A bare `clone` does not: such a child can wait for a lock that a thread of its parent held.
+            match unsafe { libc::fork() } {
+                0 => {
+                    // SAFETY: the copies of the parent's descriptors in the child, which nothing uses here.
+                    let _ = ends_of_reader.map(|end| unsafe { libc::close(end) });
+                    let id = crate::namespaces::outer_pid().unwrap_or(0);
+                    // SAFETY: the child has one thread.
+                    unsafe { start_server(status_end, id, 0) };
+                    server(&mut File::from(told_end));
+                    exit(7)
+                }
+                init => Ok(init),
             }
+        };
+        // The namespace of a thread's children stays with the thread, which ends after its one child.
+        match std::thread::scope(|scope| scope.spawn(fork).join().expect("a thread that forks")) {
+            Ok(init) => Some(Made { init, status: status.into(), told: told.into() }),
             Err(error) => {
-                assert_eq!(error, Errno::PERM);
+                assert_eq!(error.raw_os_error(), Some(libc::EPERM));
                 None
             }
         }
