@@ -23,6 +23,7 @@ import idle  # noqa: E402
 import keep  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
+import moves  # noqa: E402
 import net  # noqa: E402
 import policies  # noqa: E402
 import sandbox  # noqa: E402
@@ -45,6 +46,8 @@ FIGURES = {
     "stream.sync_noop_ns": "synchronous no-op, carried over a socket",
     "calls.syscalls_per_sync_call": "system calls of guest, API server and node per synchronous call",
     "calls.syscalls_per_async_call": "... per asynchronous call",
+    "calls.movable_sync": "what a session that can be moved adds to the instructions of a synchronous call in the API server (target <= 0.05)",
+    "calls.movable_async": "... of an asynchronous call",
     "calls.instructions_sync_guest": "instructions of a synchronous call in the guest, without waiting",
     "calls.instructions_sync_server": "... in the API server",
     "calls.instructions_async_guest": "... of an asynchronous call in the guest",
@@ -123,6 +126,7 @@ FIGURES = {
     **apis.FIGURES,
     **vm.FIGURES,
     **fpga.FIGURES,
+    **moves.FIGURES,
     "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
     "sandbox.attach_off_ms": "... on one without",
     "sandbox.attach_more_ms": "... the difference (target <= 3)",
@@ -143,6 +147,7 @@ BENCHMARKS = {
     "stream.calls": (measure.stream_calls, [name for name in FIGURES if name.startswith("stream.")]),
     "calls.syscalls": (callcost.syscalls, [name for name in FIGURES if name.startswith("calls.syscalls")]),
     "calls.instructions": (callcost.instructions, [name for name in FIGURES if name.startswith("calls.instructions")]),
+    "calls.movable": (callcost.movable, [name for name in FIGURES if name.startswith("calls.movable")]),
     "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "heap": (measure.heap, [name for name in FIGURES if name.startswith("heap.")]),
@@ -159,6 +164,7 @@ BENCHMARKS = {
     "sandbox": (sandbox.sandbox, [name for name in FIGURES if name.startswith("sandbox.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
+    "move": (moves.moves, list(moves.FIGURES)),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 BENCHMARKS |= fpga.benchmarks()
@@ -167,7 +173,7 @@ BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured 
 
 def meaning(figure):
     """What a figure's name stands for."""
-    return FIGURES.get(figure) or vm.meaning(figure) or (fair.FIGURES.get(figure.rsplit(".", 1)[1], "") if figure.startswith("fair.") else "")
+    return FIGURES.get(figure) or vm.meaning(figure) or moves.meaning(figure) or (fair.FIGURES.get(figure.rsplit(".", 1)[1], "") if figure.startswith("fair.") else "")
 
 
 def selected(names):

@@ -30,6 +30,8 @@ WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_peer*"]
 TRIES = 8
 # System calls per call that the test lets pass.
 MOST_SYSCALLS = 0.02
+# Share of a call's instructions in the API server that a session may cost more because it can be moved.
+MOST_MOVABLE = 0.05
 FEW, MANY = 20_000, 220_000
 
 
@@ -54,12 +56,12 @@ def guest_side(kind):
     return collected(command, [function], {**os.environ, **environment}) / CALLS
 
 
-def server_side(kind):
+def server_side(kind, session=""):
     # As `./x test` compiles it: the features of one package alone would be another build of everything.
     built = run(["cargo", "test", "--workspace", "--release", "--quiet", "--lib", "--no-run", "--message-format=json"], timeout=1800)
     tests = [m["executable"] for m in map(json.loads, built.splitlines())
              if m.get("profile", {}).get("test") and m.get("executable") and m["target"]["name"] == "aviary_server"]
-    name = {"sync": "synchronous_calls_to_count", "async": "asynchronous_calls_to_count"}[kind]
+    name = session + {"sync": "synchronous_calls_to_count", "async": "asynchronous_calls_to_count"}[kind]
     command = lambda valgrind: [*valgrind, tests[-1], "--exact", f"lane::tests::{name}", "--test-threads=1"]
     return collected(command, ["aviary_counted_service"]) / CALLS
 
@@ -73,6 +75,11 @@ COUNTERS = {
 
 def instructions(_quick=False):
     return {name: count(kind) for name, (count, kind) in COUNTERS.items()}
+
+
+def movable(_quick=False):
+    """What a session that can be moved adds to the instructions of a call in the API server, as a share."""
+    return {f"calls.movable_{kind}": server_side(kind, "movable_") / server_side(kind) - 1 for kind in ("sync", "async")}
 
 
 def least(measure_once, enough):
@@ -113,6 +120,8 @@ def check():
         most = baseline[name] * (1 + TOLERANCE)
         now = least(lambda count=count, kind=kind: count(kind), most)
         report.check(now <= most, f"{name}: {now:.1f}, baseline {baseline[name]:.1f}", "if that is worth it: bench/callcost.py update")
+    for name, now in movable().items():
+        report.check(now <= MOST_MOVABLE, f"{name}: {now:+.4f}, at most {MOST_MOVABLE}")
     for name, now in syscalls().items():
         report.check(now <= MOST_SYSCALLS, f"{name}: {now:.5f}, at most {MOST_SYSCALLS}")
     return report.finish()

@@ -26,6 +26,12 @@ BEFORE_THE_STATE = {"old": LOST, "new": STAYS, "both": LOST}
 WITH_THE_STATE = {"old": MOVED, "new": STAYS, "both": LOST}
 AFTER_THE_COMMIT = {"old": MOVED, "new": LOST, "both": LOST}
 STATES = {
+    # The order to announce lies in the socket of the old API server, which is stopped.
+    "asked": BEFORE_THE_STATE,
+    # The node has what was announced.
+    "announced": BEFORE_THE_STATE,
+    # That lies in the socket of the new API server, which is stopped.
+    "preparing": BEFORE_THE_STATE,
     # The new API server has its modules; nothing was ordered.
     "prepared": BEFORE_THE_STATE,
     # The order to capture lies in the socket of the old one, which is stopped.
@@ -39,7 +45,9 @@ STATES = {
     # It is the new one's, which is stopped: the order to go on lies in its socket.
     "committed": AFTER_THE_COMMIT,
 }
-HALTS = {"ordered": "prepared", "handed": "captured", "committed": "rebuilt"}
+HALTS = {"preparing": "announced", "ordered": "prepared", "handed": "captured", "committed": "rebuilt"}
+# Their message goes to the old API server.
+TO_THE_OLD = {"asked", "ordered"}
 
 
 class Halted:
@@ -52,15 +60,25 @@ class Halted:
         self.node, self.state, self.stopped = node, state, None
         self.old = sessions(node)[0]["server"]
         node.settle_pool()
+        request = {"session": session, "check": False, "stop_ms": 60000, **self.request}
+        if state == "asked":
+            self.stop(self.old)
+            self.begin(request)
+            return
         halt = HALTS.get(state, state)
-        request = {"session": session, "check": False, "stop_ms": 60000, "halt": halt, **self.request}
-        self.number = self.node.ask({"migrate": request})["number"]
+        self.begin({**request, "halt": halt})
         wait_until(HANG, f"the move is halted: {halt}", lambda: "halted" in str(self.status()))
-        self.new = [server["server"] for server in node.report()["servers"] if server["server"] != self.old][0]
         if state in HALTS:
-            self.stopped = self.old if state == "ordered" else self.new
-            os.kill(self.stopped, signal.SIGSTOP)
+            self.stop(self.old if state in TO_THE_OLD else self.new)
             self.proceed()
+
+    def begin(self, request):
+        self.number = self.node.ask({"migrate": request})["number"]
+        self.new = [server["server"] for server in self.node.report()["servers"] if server["server"] != self.old][0]
+
+    def stop(self, process):
+        self.stopped = process
+        os.kill(process, signal.SIGSTOP)
 
     def status(self):
         return self.node.ask({"movestatus": self.number})

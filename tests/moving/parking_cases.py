@@ -245,6 +245,8 @@ BEFORE_THE_STATE = {"old": "lost", "new": "runs", "both": "lost"}
 WITH_THE_STATE = {"old": "parked", "new": "runs", "both": "lost"}
 FATES = {"prepared": BEFORE_THE_STATE, "ordered": BEFORE_THE_STATE, "captured": WITH_THE_STATE, "handed": WITH_THE_STATE,
          "rebuilt": WITH_THE_STATE}
+# As of a move; nothing is announced.
+PARK_STATES = [state for state in STATES if state not in ("asked", "announced", "preparing")]
 
 
 def dies_while_parking(state):
@@ -340,7 +342,7 @@ def others_die_while_parked(tools):
 def guest_dies_while_parking(tools):
     """The program dies in every state of parking: nothing of it is left."""
     with node_and_guests(tools) as (node, environment):
-        for state in STATES:
+        for state in PARK_STATES:
             program = Told(tools, node, environment)
             move = HaltedPark(node, program.session, state)
             program.end()

@@ -3,6 +3,7 @@
 #include "image_variables.h"
 #include "lz4.h"
 #include <ctype.h>
+#include <dlfcn.h>
 #include <elf.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -101,7 +102,7 @@ static int allocates(const char *name, size_t length) {
 }
 
 /* Statements outside of functions: of a variable's the names, one or several. `extern`: another image has it, or the driver. */
-static int read_text(const char *bytes, size_t count, struct cuda_names *found) {
+static enum cuda_reading read_text(const char *bytes, size_t count, struct cuda_names *found) {
     struct text text = {bytes, bytes + count};
     size_t depth = 0, brackets = 0, length;
     int declares = 0, is_elsewhere = 0, named = 0, has_value = 0;
@@ -116,7 +117,7 @@ static int read_text(const char *bytes, size_t count, struct cuda_names *found) 
         if (depth)
             continue;
         if (is_elsewhere && allocates(token, length))
-            return 0;
+            return CUDA_ALLOCATES;
         if (*token == '(' || *token == '[')
             brackets++;
         else if ((*token == ')' || *token == ']') && brackets)
@@ -139,10 +140,10 @@ static int read_text(const char *bytes, size_t count, struct cuda_names *found) 
         else if (declares && !is_elsewhere && !named && !has_value && is_name(token)) {
             named = 1;
             if (!add_name(found, token, length))
-                return 0;
+                return CUDA_UNREADABLE;
         }
     }
-    return 1;
+    return CUDA_READ;
 }
 
 static int is_text(const char *bytes, size_t count) {
@@ -171,40 +172,40 @@ static int holds_variables(const char *section) {
     return section && (strncmp(section, ".nv.global", 10) == 0 || strcmp(section, ".nv.constant3") == 0);
 }
 
-static int read_machine_code(const char *file, size_t bytes, struct cuda_names *found) {
+static enum cuda_reading read_machine_code(const char *file, size_t bytes, struct cuda_names *found) {
     Elf64_Ehdr header;
     Elf64_Shdr section, strings, names, place;
     memcpy(&header, file, sizeof header);
     if (header.e_shentsize != sizeof section || header.e_shoff > bytes || header.e_shnum > (bytes - header.e_shoff) / sizeof section
         || !section_at(file, bytes, &header, header.e_shstrndx, &names) || names.sh_type == SHT_NOBITS)
-        return 0;
+        return CUDA_UNREADABLE;
     for (size_t i = 0; i < header.e_shnum; i++) {
         if (!section_at(file, bytes, &header, i, &section))
-            return 0;
+            return CUDA_UNREADABLE;
         if (section.sh_type != SHT_SYMTAB)
             continue;
         if (!section_at(file, bytes, &header, section.sh_link, &strings) || strings.sh_type == SHT_NOBITS)
-            return 0;
+            return CUDA_UNREADABLE;
         for (uint64_t at = 0; section.sh_size - at >= sizeof(Elf64_Sym); at += sizeof(Elf64_Sym)) {
             Elf64_Sym symbol;
             memcpy(&symbol, file + section.sh_offset + at, sizeof symbol);
             const char *name = string_at(file + strings.sh_offset, strings.sh_size, symbol.st_name);
             if (name && symbol.st_shndx == SHN_UNDEF && allocates(name, strlen(name)))
-                return 0;
+                return CUDA_ALLOCATES;
             if (ELF64_ST_TYPE(symbol.st_info) != STT_OBJECT || !symbol.st_size || !section_at(file, bytes, &header, symbol.st_shndx, &place)
                 || !holds_variables(string_at(file + names.sh_offset, names.sh_size, place.sh_name)))
                 continue;
             if (!name || !add_name(found, name, strlen(name)))
-                return 0;
+                return CUDA_UNREADABLE;
         }
     }
-    return 1;
+    return CUDA_READ;
 }
 
-static int read_code(const char *code, size_t bytes, struct cuda_names *found) {
+static enum cuda_reading read_code(const char *code, size_t bytes, struct cuda_names *found) {
     if (bytes > sizeof(Elf64_Ehdr) && memcmp(code, ELFMAG, SELFMAG) == 0)
-        return code[EI_CLASS] == ELFCLASS64 && read_machine_code(code, bytes, found);
-    return is_text(code, bytes) && read_text(code, bytes, found);
+        return code[EI_CLASS] == ELFCLASS64 ? read_machine_code(code, bytes, found) : CUDA_UNREADABLE;
+    return is_text(code, bytes) ? read_text(code, bytes, found) : CUDA_UNREADABLE;
 }
 
 /* ---- Fat binaries ------------------------------------------------------------------------------- */
@@ -223,20 +224,33 @@ struct fat_entry {
     uint32_t architecture, name, name_length;
     uint64_t flags, unused, unpacked_bytes;
 };
-enum { FAT_MAGIC = (int)0xba55ed50, IS_TEXT = 1, IS_MACHINE_CODE = 2, IS_LZ4 = 0x2000, IS_PACKED_OTHERWISE = 0x9000 };
+enum { FAT_MAGIC = (int)0xba55ed50, IS_TEXT = 1, IS_MACHINE_CODE = 2, IS_LZ4 = 0x2000, IS_ZSTD = 0x8000, IS_PACKED_OTHERWISE = 0x1000 };
 
-static int read_entry(const struct fat_entry *entry, const char *content, struct cuda_names *found) {
+/* By the system's library; 0: there is none, or the bytes are not what they say. */
+static int unpack_zstd(const char *from, size_t bytes, char *to, size_t unpacked_bytes) {
+    void *library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+    size_t (*decompress)(void *, size_t, const void *, size_t) = NULL;
+    if (library)
+        *(void **)&decompress = dlsym(library, "ZSTD_decompress");
+    int unpacked = decompress && decompress(to, unpacked_bytes, from, bytes) == unpacked_bytes;
+    if (library)
+        dlclose(library);
+    return unpacked;
+}
+
+static enum cuda_reading read_entry(const struct fat_entry *entry, const char *content, struct cuda_names *found) {
     if ((entry->kind != IS_TEXT && entry->kind != IS_MACHINE_CODE) || entry->flags & IS_PACKED_OTHERWISE)
-        return 0;
-    if (!(entry->flags & IS_LZ4))
+        return CUDA_UNREADABLE;
+    if (!(entry->flags & (IS_LZ4 | IS_ZSTD)))
         return read_code(content, entry->bytes, found);
     if (entry->packed_bytes > entry->bytes || entry->unpacked_bytes > MOST_UNPACKED)
-        return 0;
-    char *unpacked = malloc(entry->unpacked_bytes + 1);
-    int read = unpacked && cuda_unpack_lz4((const uint8_t *)content, entry->packed_bytes, unpacked, entry->unpacked_bytes)
-               && read_code(unpacked, entry->unpacked_bytes, found);
-    free(unpacked);
-    return read;
+        return CUDA_UNREADABLE;
+    char *code = malloc(entry->unpacked_bytes + 1);
+    int unpacked = code && (entry->flags & IS_ZSTD ? unpack_zstd(content, entry->packed_bytes, code, entry->unpacked_bytes)
+                                                   : cuda_unpack_lz4((const uint8_t *)content, entry->packed_bytes, code, entry->unpacked_bytes));
+    enum cuda_reading reading = unpacked ? read_code(code, entry->unpacked_bytes, found) : CUDA_UNREADABLE;
+    free(code);
+    return reading;
 }
 
 /* True if the driver may take that entry: machine code is for the devices of one generation, text for all. */
@@ -246,33 +260,35 @@ static int may_run(const struct fat_entry *entry, uint64_t generations) {
     return entry->kind != IS_MACHINE_CODE || (generation < 64 && generations >> generation & 1);
 }
 
-static int read_fat(const char *image, size_t bytes, uint64_t generations, struct cuda_names *found) {
+static enum cuda_reading read_fat(const char *image, size_t bytes, uint64_t generations, struct cuda_names *found) {
     struct fat_header header;
     struct fat_entry entry;
     memcpy(&header, image, sizeof header);
     if (header.header < sizeof header || header.header > bytes || header.bytes > bytes - header.header)
-        return 0;
+        return CUDA_UNREADABLE;
     uint64_t end = header.header + header.bytes;
     for (uint64_t at = header.header; end - at >= sizeof entry;) {
         memcpy(&entry, image + at, sizeof entry);
-        if (entry.header < sizeof entry || entry.header > end - at || entry.bytes > end - at - entry.header
-            || (may_run(&entry, generations) && !read_entry(&entry, image + at + entry.header, found)))
-            return 0;
+        if (entry.header < sizeof entry || entry.header > end - at || entry.bytes > end - at - entry.header)
+            return CUDA_UNREADABLE;
+        enum cuda_reading reading = may_run(&entry, generations) ? read_entry(&entry, image + at + entry.header, found) : CUDA_READ;
+        if (reading != CUDA_READ)
+            return reading;
         at += entry.header + entry.bytes;
     }
-    return 1;
+    return CUDA_READ;
 }
 
-int cuda_find_variables(const void *image, size_t bytes, uint64_t generations, struct cuda_names *found) {
+enum cuda_reading cuda_find_variables(const void *image, size_t bytes, uint64_t generations, struct cuda_names *found) {
     uint32_t magic = 0;
     *found = (struct cuda_names){0};
     if (bytes > sizeof magic)
         memcpy(&magic, image, sizeof magic);
     int is_fat = magic == (uint32_t)FAT_MAGIC && bytes >= sizeof(struct fat_header);
-    int read = is_fat ? read_fat(image, bytes, generations, found) : read_code(image, bytes, found);
-    if (read)
+    enum cuda_reading reading = is_fat ? read_fat(image, bytes, generations, found) : read_code(image, bytes, found);
+    if (reading == CUDA_READ)
         keep_each_once(found);
     else
         cuda_drop_names(found);
-    return read;
+    return reading;
 }

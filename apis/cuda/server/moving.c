@@ -289,13 +289,11 @@ static const char *obstacle(void) {
         return "a stream is being captured into a graph";
     if (cuda_has_managed_variables())
         return "the application knows where managed variables of a module are";
-    if (cuda_has_unreadable_code())
-        return "it has device code that allocates memory, or whose variables cannot be told";
     if (cuda_has_unread_logs())
         return "what the compiler said of an image has not been read yet";
     if (cuda_live_contexts(NULL, 0) > CUDA_MOST_CONTEXTS)
         return "it has more contexts than can be moved";
-    return NULL;
+    return cuda_code_obstacle();
 }
 
 /* NULL: nothing is. */

@@ -106,8 +106,8 @@ CUresult cuda_register_again(const struct cuda_registered *entries, size_t count
 /* The variables of an image that a module or a library was made of. */
 void cuda_note_image(const void *owner, const void *image, size_t bytes);
 void cuda_forget_image(const void *owner);
-/* True if a context has code whose variables cannot be told, or which allocates memory in kernels. */
-int cuda_has_unreadable_code(void);
+/* Why code that a context has cannot be moved; NULL: all of it can. */
+const char *cuda_code_obstacle(void);
 int cuda_has_managed_variables(void);
 /* images.c: a compiler has said something that the application has not fetched yet. */
 int cuda_has_unread_logs(void);

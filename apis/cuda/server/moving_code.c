@@ -10,7 +10,7 @@
 struct code {
     const void *owner;
     struct cuda_names variables;
-    int is_read;
+    enum cuda_reading reading;
     uint64_t contexts[CUDA_MOST_CONTEXTS];
     size_t context_count;
     struct code *next;
@@ -61,7 +61,7 @@ void cuda_note_image(const void *owner, const void *image, size_t bytes) {
     if (!made)
         return;
     made->owner = owner;
-    made->is_read = cuda_find_variables(image, bytes, device_generations(), &made->variables);
+    made->reading = cuda_find_variables(image, bytes, device_generations(), &made->variables);
     pthread_mutex_lock(&codes_lock);
     made->next = codes;
     codes = made;
@@ -94,13 +94,18 @@ static int is_loaded(const struct code *code) {
     return at < code->context_count;
 }
 
-int cuda_has_unreadable_code(void) {
+const char *cuda_code_obstacle(void) {
+    static const char *const obstacles[] = {
+        [CUDA_UNREADABLE] = "it has device code whose variables cannot be told",
+        [CUDA_ALLOCATES] = "it has device code that allocates memory",
+        [CUDA_READ] = NULL,
+    };
+    const char *obstacle = NULL;
     pthread_mutex_lock(&codes_lock);
-    const struct code *code = codes;
-    while (code && (code->is_read || !is_loaded(code)))
-        code = code->next;
+    for (const struct code *code = codes; code && !obstacle; code = code->next)
+        obstacle = code->reading == CUDA_READ || !is_loaded(code) ? NULL : obstacles[code->reading];
     pthread_mutex_unlock(&codes_lock);
-    return code != NULL;
+    return obstacle;
 }
 
 /* Of a kernel that the current context uses. */

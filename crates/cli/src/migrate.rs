@@ -116,14 +116,16 @@ pub fn with_others(figures: &MoveFigures) -> String {
 
 fn times(figures: &MoveFigures) -> String {
     let ms = |us: u64| us as f64 / 1000.0;
-    let MoveFigures { bytes, stop_us, drain_us, capture_us, rebuild_us, whole_us, .. } = figures;
+    let MoveFigures { bytes, stop_us, drain_us, capture_us, rebuild_us, prepare_us, stood_us, .. } = figures;
     format!(
-        "{:.1} ms in all (stop {:.1}, drain {:.1}, capture {:.1}, rebuild {:.1}), {bytes} bytes of state",
-        ms(*whole_us),
+        "it stood {:.1} ms (stop {:.1}, drain {:.1}, capture {:.1}, rebuild {:.1}) after {:.1} ms of preparation, {bytes} \
+         bytes of state",
+        ms(*stood_us),
         ms(*stop_us),
         ms(*drain_us),
         ms(*capture_us),
         ms(*rebuild_us),
+        ms(*prepare_us),
     )
 }
 
@@ -133,8 +135,11 @@ mod tests {
 
     #[test]
     fn figures_are_told_in_milliseconds() {
-        let figures = MoveFigures { sessions: 2, bytes: 7, stop_us: 1500, whole_us: 20_000, ..MoveFigures::default() };
-        assert_eq!(times(&figures), "20.0 ms in all (stop 1.5, drain 0.0, capture 0.0, rebuild 0.0), 7 bytes of state");
+        let (prepare_us, stood_us) = (30_000, 20_000);
+        let figures =
+            MoveFigures { sessions: 2, bytes: 7, stop_us: 1500, prepare_us, stood_us, ..MoveFigures::default() };
+        let stood = "it stood 20.0 ms (stop 1.5, drain 0.0, capture 0.0, rebuild 0.0)";
+        assert_eq!(times(&figures), format!("{stood} after 30.0 ms of preparation, 7 bytes of state"));
         assert_eq!(with_others(&figures), ", and 1 more of its program,");
     }
 }

@@ -363,6 +363,9 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.pass_environment =
         command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
     config.movable = file.movable.unwrap_or(config.movable);
+    for servers in [Some(&mut config.api_server), config.zygote.as_mut()].into_iter().flatten() {
+        servers.fixed_addresses = config.movable;
+    }
     config.parked_memory = file.parked_memory.map_or_else(crate::remote::usual_memory, |amount| amount.0);
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;

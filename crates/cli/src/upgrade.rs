@@ -104,7 +104,7 @@ fn move_all(socket: &Path, report: &NodeReport, wait: Duration, outcome: &mut Ou
         match migrate::attempts(socket, &request, wait) {
             Ok(MoveStatus::Moved(figures)) => {
                 outcome.moved += figures.sessions;
-                outcome.stood_us.push(figures.whole_us);
+                outcome.stood_us.push(figures.stood_us);
             }
             Ok(MoveStatus::Refused { reason, .. }) => {
                 outcome.stayed.extend(of_server.map(|session| (session, reason.clone())));

@@ -85,7 +85,8 @@ fn to_server() -> impl Strategy<Value = ToServer> {
         any::<(u64, u64)>().prop_map(|(request, note)| ToServer::Fetched { request, note }),
         (any::<u64>(), ".{0,16}", any::<u64>()).prop_map(|(session, api, spec_hash)| {
             let modules = vec![PathBuf::from(&api)];
-            ToServer::Prepare(Preparation { session, modules, api, spec_hash })
+            let vendors = [(api.clone(), "lib".to_owned())].into();
+            ToServer::Prepare(Preparation { session, modules, api, spec_hash, user: None, private: true, vendors })
         }),
     ]
 }

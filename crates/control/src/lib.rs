@@ -32,4 +32,4 @@ pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
 pub use moving::{CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors};
 pub use offer::OfferName;
 pub use pid_namespace::PidNamespace;
-pub use spawn::prepare_to_spawn;
+pub use spawn::{fix_addresses, prepare_to_spawn};

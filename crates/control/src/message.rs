@@ -101,8 +101,8 @@ impl Message for ToServer {
                 let count = session_descriptors(assignment) + state_descriptors(*heap);
                 count..=count
             }
-            Self::Prepare(_) | Self::Fetch(_) | Self::Move { .. } => 0..=0,
-            Self::Fetched { .. } => 0..=1,
+            Self::Fetch(_) | Self::Move { .. } => 0..=0,
+            Self::Prepare(_) | Self::Fetched { .. } => 0..=1,
         }
     }
 }

@@ -4,9 +4,10 @@
 //! session's own; the module's [`MoveReport`] comes back the same way. An API server that holds nothing of a move it is told
 //! about answers with a report, too: an order without an answer is one of a process that has ended.
 
-use crate::Message;
+use crate::{Message, ServerUser};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -16,6 +17,8 @@ use std::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveOrder {
+    /// Say what a new process needs to be prepared. The session goes on meanwhile.
+    Announce,
     /// Stop all lanes, drain the devices and hand over the session's state. The session stands until the next order.
     Capture {
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
@@ -32,8 +35,8 @@ pub enum MoveOrder {
     Go,
 }
 
-/// The API that a process must have loaded before a session comes to it. Node to the process that the session may move to,
-/// while the session still runs.
+/// The preparations of a process before a session comes to it. Node to the process that the session may move to, while the
+/// session still runs; with the file of `Announced`: without it the module is only loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preparation {
     pub session: u64,
@@ -42,13 +45,25 @@ pub struct Preparation {
     pub api: String,
     /// Of the specification that the session's guest library was made from.
     pub spec_hash: u64,
+    /// The process is this user's from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<ServerUser>,
+    /// The node serves one program only and has its environment.
+    #[serde(default)]
+    pub private: bool,
+    /// As in [`Assignment`](crate::Assignment).
+    #[serde(default)]
+    pub vendors: BTreeMap<String, String>,
 }
 
 /// Module to the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveReport {
-    /// Of the process itself, after a [`Preparation`]: it has a module of the session's specification.
+    /// The session's greeting in a sealed file, which the node does not look into: after [`MoveOrder::Announce`].
+    Announced,
+    /// Of the process itself, after a [`Preparation`]: it has a module of the session's specification, and the vendor's
+    /// library is loaded.
     Prepared,
     /// The session stands; its state comes as [`StateDescriptors`].
     Captured(CaptureFigures),
@@ -73,9 +88,9 @@ pub enum MoveReport {
 }
 
 impl MoveReport {
-    /// True of those with which the old process answers an order to capture.
+    /// True of those with which the old process answers an order to announce or to capture.
     pub fn is_answer(&self) -> bool {
-        matches!(self, Self::Captured(_) | Self::Unmovable { .. })
+        matches!(self, Self::Announced | Self::Captured(_) | Self::Unmovable { .. })
     }
 }
 
@@ -151,6 +166,7 @@ impl Message for MoveOrder {
 impl Message for MoveReport {
     fn descriptors(&self) -> RangeInclusive<usize> {
         let count = match self {
+            Self::Announced => 1,
             Self::Captured(figures) => 1 + state_descriptors(figures.heap),
             Self::Prepared | Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Parked | Self::Wanted => 0,
         };

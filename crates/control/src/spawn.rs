@@ -19,3 +19,15 @@ pub fn prepare_to_spawn(command: &mut Command, control: OwnedFd) {
     // system calls, on a descriptor that it owns, and allocates nothing.
     unsafe { command.pre_exec(prepare) };
 }
+
+/// Turns address space layout randomization off in the process that `command` starts, if the kernel lets it: filters of
+/// containers can refuse the call, which is no error.
+pub fn fix_addresses(command: &mut Command) {
+    let prepare = || {
+        // SAFETY: takes effect on this process only and touches no memory.
+        unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe functions may run; the closure makes one system call.
+    unsafe { command.pre_exec(prepare) };
+}

@@ -23,4 +23,11 @@ void aviary_preload_utility(void) {
     if (aviary_preload)
         aviary_preload();
 }
+
+void aviary_start_utility(void);
+
+void aviary_start_utility(void) {
+    if (aviary_start)
+        aviary_start();
+}
 #endif

@@ -23,6 +23,10 @@ pub struct ApiServerCommand {
     pub arguments: Vec<OsString>,
     /// All of its environment. A node that starts puts before it what passes of its own.
     pub environment: Vec<(OsString, OsString)>,
+    /// Without address space layout randomization, so that a library that is told the same calls in the same order chooses the
+    /// same addresses: sessions whose programs know such addresses can move. An API server is its tenant's in any case, which
+    /// can ask it for its addresses. Where a container's filter refuses `personality`, addresses stay random.
+    pub fixed_addresses: bool,
 }
 
 impl ApiServerCommand {
@@ -31,7 +35,7 @@ impl ApiServerCommand {
         // The link survives the replacement of the file, unlike the name that it had.
         let program = PathBuf::from("/proc/self/exe");
         let arguments = vec!["api-server".into(), "--control-fd".into()];
-        Ok(Self { program, arguments, environment: Vec::new() })
+        Ok(Self { program, arguments, environment: Vec::new(), fixed_addresses: true })
     }
 
     /// The same command for a zygote whose copies are in sandboxes: `homes` is the directory of the tenants' homes,
@@ -159,6 +163,9 @@ impl ApiServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log.map_or_else(Stdio::inherit, Stdio::from));
+        if command.fixed_addresses {
+            aviary_control::fix_addresses(&mut process);
+        }
         // Signals from the terminal are for the guest: its API server ends after it.
         aviary_control::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
@@ -281,4 +288,37 @@ fn child(pid: u32) -> io::Result<OwnedFd> {
 fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flag of `personality` in hexadecimal, as the kernel shows it of a process.
+    fn has_fixed_addresses(fixed_addresses: bool) -> bool {
+        let command = ApiServerCommand {
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".into(), "sleep 60".into()],
+            environment: Vec::new(),
+            fixed_addresses,
+        };
+        let server = ApiServer::spawn(&command, None).unwrap();
+        let personality = std::fs::read_to_string(format!("/proc/{}/personality", server.pid()));
+        server.discard();
+        let flags = u32::from_str_radix(personality.unwrap().trim(), 16).unwrap();
+        flags & ADDR_NO_RANDOMIZE != 0
+    }
+
+    const ADDR_NO_RANDOMIZE: u32 = 0x0004_0000;
+
+    #[test]
+    fn addresses_are_fixed_where_sessions_can_move() {
+        let of_this_process = std::fs::read_to_string("/proc/self/personality").unwrap();
+        if u32::from_str_radix(of_this_process.trim(), 16).unwrap() & ADDR_NO_RANDOMIZE == 0 {
+            assert!(!has_fixed_addresses(false));
+        }
+        // A container's filter may refuse the call.
+        let allowed = Command::new("setarch").args(["-R", "true"]).status().is_ok_and(|status| status.success());
+        assert_eq!(has_fixed_addresses(true), allowed);
+    }
 }

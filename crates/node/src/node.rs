@@ -117,7 +117,8 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
     let (settings, users) = (config.sandbox.as_ref()?, users?);
     let alone = || {
         let environment = config.api_server.environment.clone();
-        Some(ApiServerCommand { environment, ..ApiServerCommand::own_zygote().ok()? })
+        let fixed_addresses = config.api_server.fixed_addresses;
+        Some(ApiServerCommand { environment, fixed_addresses, ..ApiServerCommand::own_zygote().ok()? })
     };
     let command = config.zygote.clone().or_else(alone)?;
     // Libraries load their siblings.

@@ -222,6 +222,7 @@ impl Fixture {
             program: env::current_exe().unwrap(),
             arguments: ["fake_api_server", "--exact", "--nocapture"].map(OsString::from).into(),
             environment: vec![(ROLE.into(), "api-server".into())],
+            fixed_addresses: false,
         };
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(directory.path().join("unused"), command);

@@ -47,7 +47,7 @@ fn node_process() {
     }
     let (program, arguments) = this("fake_api_server");
     let environment = vec![(ROLE.into(), "api-server".into())];
-    let command = ApiServerCommand { program: program.clone(), arguments, environment };
+    let command = ApiServerCommand { program: program.clone(), arguments, environment, fixed_addresses: false };
     let mut config = NodeConfig::new(setting("SOCKET").unwrap().into(), command);
     config.mode = 0o666;
     config.spares = 0;

@@ -237,6 +237,7 @@ impl Fixture {
             program: env::current_exe().unwrap(),
             arguments: ["fake_api_server", "--exact", "--nocapture"].map(OsString::from).into(),
             environment: variables,
+            fixed_addresses: false,
         };
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(directory.path().join("unused"), command);
@@ -392,8 +393,12 @@ fn draining_waits_for_the_last_guest() {
 #[test]
 fn an_api_server_that_cannot_start_is_no_end_of_the_node() {
     let directory = PrivateDir::create().unwrap();
-    let command =
-        ApiServerCommand { program: "/no/such/program".into(), arguments: Vec::new(), environment: Vec::new() };
+    let command = ApiServerCommand {
+        program: "/no/such/program".into(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        fixed_addresses: false,
+    };
     let node = Node::start_private(&directory, NodeConfig::new("unused".into(), command)).unwrap();
     let mut socket = UnixStream::connect(node.address().path()).unwrap();
     let mut answer = Vec::new();

@@ -150,7 +150,12 @@ impl Fixture {
         };
         let program = env::current_exe().unwrap();
         let environment = vec![(ROLE.into(), "api-server".into())];
-        let server = ApiServerCommand { program: program.clone(), arguments: own("fake_api_server", &[]), environment };
+        let server = ApiServerCommand {
+            program: program.clone(),
+            arguments: own("fake_api_server", &[]),
+            environment,
+            fixed_addresses: false,
+        };
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(PathBuf::new(), server);
         config.log = Level::Debug;

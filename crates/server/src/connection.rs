@@ -196,6 +196,14 @@ fn admit(
     Ok(Admitted { session, arena, threads, parked: config.parked })
 }
 
+/// Loads the vendor's library with the environment of a guest that may come. False: it cannot come.
+pub(crate) fn load_for(api: &'static ApiDescriptor, hello: &[u8], private: bool, vendor: Option<&str>) -> bool {
+    let hello = hello.get(PREFIX..).and_then(|body| Hello::from_body(body).ok());
+    let Some(hello) = hello.filter(|hello| check_identity(api, hello).is_ok()) else { return false };
+    environment::adopt(api, &hello, private);
+    load_vendor(api, vendor).is_ok()
+}
+
 fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), AttachRefusal> {
     if hello.wire_version != WIRE_VERSION {
         let text = format!(

@@ -9,6 +9,7 @@ use crate::api::{ApiDescriptor, FunctionInfo};
 use crate::devices::Devices;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::object_log::ObjectLog;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
 use aviary_control::Assignment;
@@ -46,6 +47,10 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
 }
 
 fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
+    lane_of(session_of(&API, devices, &Assignment::default()))
+}
+
+fn lane_of(session: Arc<Session>) -> (Rc<Lane>, LaneEnd) {
     const AT: u64 = 4096;
     const LENGTH: usize = 128 << 10;
     let arena = Arena::create(1 << 20).unwrap();
@@ -53,11 +58,20 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     LaneEnd::clear(&arena, AT, LENGTH).unwrap();
     let guest = LaneEnd::shared(&arena, AT, LENGTH, Side::Guest, &liveness).unwrap();
     let server = LaneEnd::shared(&arena, AT, LENGTH, Side::Server, &liveness).unwrap();
-    (Lane::new(session_of(&API, devices, &Assignment::default()), 1, server, None), guest)
+    (Lane::new(session, 1, server, None), guest)
 }
 
 /// A session without memory that it shares with a guest.
 pub fn session_of(api: &'static ApiDescriptor, devices: Devices, assignment: &Assignment) -> Arc<Session> {
+    session_with(api, devices, assignment, ObjectLog::off())
+}
+
+fn session_with(
+    api: &'static ApiDescriptor,
+    devices: Devices,
+    assignment: &Assignment,
+    log: ObjectLog,
+) -> Arc<Session> {
     let gate = gate(api, assignment, None).unwrap();
     let stats = StatsPage::publish(StatsPage::create().unwrap().as_fd(), &gate).unwrap();
     let vendor = load_vendor(api, None).unwrap();
@@ -72,7 +86,7 @@ pub fn session_of(api: &'static ApiDescriptor, devices: Devices, assignment: &As
         devices,
         policy: Policy::default(),
         printed: None,
-        log: crate::object_log::ObjectLog::off(),
+        log,
         journal,
         socket: None,
         move_every: None,
@@ -109,8 +123,9 @@ extern "C" fn aviary_counted_service(lane: &Rc<Lane>) {
 }
 
 /// So many calls, all of a kind; without waiting, so that the count is the same every time.
-fn counted(calls: u64, header: RequestHeader) {
-    let (lane, mut guest) = lane();
+fn counted(calls: u64, header: RequestHeader, log: ObjectLog) {
+    let session = session_with(&API, Devices::new(None, None, 0), &Assignment::default(), log);
+    let (lane, mut guest) = lane_of(session);
     let (mut request, mut reply) = (Encoder::new(), Vec::new());
     for i in 1..=calls {
         request.start();
@@ -127,12 +142,23 @@ fn counted(calls: u64, header: RequestHeader) {
 
 #[test]
 fn synchronous_calls_to_count() {
-    counted(2000, RequestHeader { kind: kind::CALL, ..Default::default() });
+    counted(2000, RequestHeader { kind: kind::CALL, ..Default::default() }, ObjectLog::off());
 }
 
 #[test]
 fn asynchronous_calls_to_count() {
-    counted(2000, RequestHeader { kind: kind::CALL_ASYNC, ..Default::default() });
+    counted(2000, RequestHeader { kind: kind::CALL_ASYNC, ..Default::default() }, ObjectLog::off());
+}
+
+/// In a session that can be moved.
+#[test]
+fn movable_synchronous_calls_to_count() {
+    counted(2000, RequestHeader { kind: kind::CALL, ..Default::default() }, ObjectLog::on());
+}
+
+#[test]
+fn movable_asynchronous_calls_to_count() {
+    counted(2000, RequestHeader { kind: kind::CALL_ASYNC, ..Default::default() }, ObjectLog::on());
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub struct ModuleAbi {
     pub serve: extern "C" fn(*const ServeArguments) -> i32,
     /// Loads the vendor's library and what that loads at its first call, in a process that will be copied.
     pub preload: extern "C" fn(),
+    /// Loads and starts the vendor's library for a session that may come.
+    pub prepare: extern "C" fn(*const PrepareArguments),
 }
 
 // SAFETY: the pointers name string constants of the module, which is never unloaded.
@@ -44,6 +46,18 @@ pub mod event {
     pub const STARTED: u32 = 1;
     /// With the reason as its text.
     pub const ENDED: u32 = 2;
+}
+
+/// A session that may come to this process. Memory is borrowed for the call.
+#[repr(C)]
+pub struct PrepareArguments {
+    /// A whole `Hello`.
+    pub hello: *const u8,
+    pub hello_length: usize,
+    pub private: bool,
+    /// Where the node says that the vendor's library is; empty: it says nothing.
+    pub vendor: *const u8,
+    pub vendor_length: usize,
 }
 
 /// A connection that a module shall serve. Descriptors become the module's; memory is borrowed for the call.
@@ -87,6 +101,7 @@ impl ModuleAbi {
         api: &ApiDescriptor,
         serve: extern "C" fn(*const ServeArguments) -> i32,
         preload: extern "C" fn(),
+        prepare: extern "C" fn(*const PrepareArguments),
     ) -> ModuleAbi {
         ModuleAbi {
             abi_version: ABI_VERSION,
@@ -97,6 +112,7 @@ impl ModuleAbi {
             version_length: api.version.len(),
             serve,
             preload,
+            prepare,
         }
     }
 }
@@ -118,6 +134,32 @@ pub(crate) fn load_vendor(api: &ApiDescriptor, path: Option<&str>) -> Result<&'s
 /// Loads the vendor's library. Whether that succeeds is the business of the session that needs it.
 pub fn preload(api: &ApiDescriptor) {
     let _ = try_loading(&place(api.name, api.soname));
+}
+
+/// Loads the vendor's library as a session that may come will need it, and lets `start` start it. Failures are told by the
+/// session itself, if it comes.
+///
+/// # Safety
+/// `arguments` points to a filled-in structure whose pointers are valid during the call; `start` may be called on any thread
+/// once the vendor's library is loaded.
+pub unsafe fn prepare(
+    api: &'static ApiDescriptor,
+    arguments: *const PrepareArguments,
+    start: Option<unsafe extern "C" fn()>,
+) {
+    // SAFETY: the caller's promise.
+    let arguments = unsafe { &*arguments };
+    // SAFETY: the caller's promise about pointers and lengths.
+    let bytes = |p: *const u8, n: usize| unsafe { std::slice::from_raw_parts(p, n) };
+    let vendor = std::str::from_utf8(bytes(arguments.vendor, arguments.vendor_length)).unwrap_or_default();
+    let hello = bytes(arguments.hello, arguments.hello_length);
+    let vendor = Some(vendor).filter(|path| !path.is_empty());
+    let loaded = || connection::load_for(api, hello, arguments.private, vendor);
+    let is_loaded = catch_unwind(AssertUnwindSafe(loaded)).unwrap_or_default();
+    if let Some(start) = start.filter(|_| is_loaded) {
+        // SAFETY: the caller's promise.
+        unsafe { start() }
+    }
 }
 
 /// Serves one connection; returns when it is over.
@@ -183,11 +225,11 @@ impl Connection {
     }
 }
 
-/// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps an `unsafe extern "C" fn()`
-/// that loads what the vendor's library loads at its first call.
+/// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps two `unsafe extern "C" fn()`:
+/// one that loads what the vendor's library loads at its first call, and one that starts that library.
 #[macro_export]
 macro_rules! export_module {
-    ($api:path $(, $preload:path)?) => {
+    ($api:path $(, $preload:path, $start:path)?) => {
         extern "C" fn aviary_serve(arguments: *const $crate::module::ServeArguments) -> i32 {
             // SAFETY: the API server process calls this with arguments as `serve` requires them.
             unsafe { $crate::module::serve(&$api, arguments) }
@@ -199,10 +241,17 @@ macro_rules! export_module {
             $(unsafe { $preload() })?
         }
 
+        extern "C" fn aviary_prepare_for(arguments: *const $crate::module::PrepareArguments) {
+            let start: &[unsafe extern "C" fn()] = &[$($start)?];
+            // SAFETY: the API server process calls this with arguments as `prepare` requires them; the function is the
+            // specification's own.
+            unsafe { $crate::module::prepare(&$api, arguments, start.first().copied()) }
+        }
+
         #[unsafe(no_mangle)]
         pub extern "C" fn aviary_module() -> *const $crate::module::ModuleAbi {
             static MODULE: std::sync::OnceLock<$crate::module::ModuleAbi> = std::sync::OnceLock::new();
-            MODULE.get_or_init(|| $crate::module::ModuleAbi::new(&$api, aviary_serve, aviary_preload_all))
+            MODULE.get_or_init(|| $crate::module::ModuleAbi::new(&$api, aviary_serve, aviary_preload_all, aviary_prepare_for))
         }
     };
 }

@@ -8,6 +8,7 @@ mod orders;
 pub mod sandboxing;
 mod zygote;
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,6 +40,8 @@ struct ProcessState {
     sandbox: Option<Sandbox>,
     active: AtomicUsize,
     served: AtomicBool,
+    /// The outcome of the confinement for the tenant, once there was a reason for it.
+    confined: OnceLock<Result<(), String>>,
     /// The output descriptors of the first guest, or its pipes: once per process.
     output: OnceLock<Option<[OwnedFd; 2]>>,
     attaching: Attaching,
@@ -131,11 +134,23 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
         Ok(ended) => ended,
         Err(error) => return fail(&error),
     };
-    let (active, served, output) = (AtomicUsize::new(0), AtomicBool::new(false), OnceLock::new());
+    let (active, served) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (confined, output) = (OnceLock::new(), OnceLock::new());
     let attaching = Attaching::default();
     let (exchange, orders) = (Exchange::default(), Orders::default());
-    let shared =
-        Arc::new(ProcessState { node, journal, sandbox, active, served, output, attaching, exchange, orders, ended });
+    let shared = Arc::new(ProcessState {
+        node,
+        journal,
+        sandbox,
+        active,
+        served,
+        confined,
+        output,
+        attaching,
+        exchange,
+        orders,
+        ended,
+    });
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();
@@ -211,7 +226,7 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
             Err(session) => note(shared, session, "the node sent a session without its descriptors"),
         },
         ToServer::Prepare(wanted) => {
-            let report = match attach::prepare(&wanted) {
+            let report = match attach::prepare(shared, &wanted, descriptors.into_iter().next()) {
                 Ok(()) => MoveReport::Prepared,
                 Err(reason) => MoveReport::Unmovable { reason, lasting: true },
             };
@@ -290,17 +305,11 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 }
 
 fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
-    let first = !shared.served.swap(true, Ordering::SeqCst);
+    shared.served.store(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
     let Assigned { assignment, descriptors, state } = &assigned;
     let session = assignment.session;
-    let user = assignment.user.as_ref();
-    let confined = match first {
-        true => confine_for(shared.sandbox.as_ref(), user, assignment),
-        false => Ok(()),
-    };
-    if let Err(error) = confined {
-        let text = format!("this API server cannot be confined: {error}");
+    if let Err(text) = shared.confine_for(assignment.user.as_ref(), &assignment.modules, &assignment.vendors) {
         note(shared, session, &text);
         if state.is_some() {
             shared.node.ended(session, &text);
@@ -331,8 +340,12 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     }
 }
 
-/// With the first session: from here on the process is its tenant's.
-fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, first: &Assignment) -> Result<(), String> {
+fn confine_for(
+    sandbox: Option<&Sandbox>,
+    user: Option<&ServerUser>,
+    modules: &[PathBuf],
+    vendors: &BTreeMap<String, String>,
+) -> Result<(), String> {
     let home = match (sandbox, user) {
         (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
         (None, Some(user)) => Some(user.home.clone()),
@@ -341,7 +354,7 @@ fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, first: &Ass
     };
     if let Some(user) = user {
         // This user must be able to read all that is loaded later. A copy of the zygote has it already.
-        attach::preload(&first.modules, &first.vendors).for_each(drop);
+        attach::preload(modules, vendors).for_each(drop);
         confine::become_user(user).map_err(|error| error.to_string())?;
     }
     if let Some(home) = &home {
@@ -355,6 +368,17 @@ fn note(shared: &ProcessState, session: u64, text: &str) {
 }
 
 impl ProcessState {
+    /// With the first session, or before it comes: from here on the process is its tenant's.
+    fn confine_for(
+        &self,
+        user: Option<&ServerUser>,
+        modules: &[PathBuf],
+        vendors: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let confined = self.confined.get_or_init(|| confine_for(self.sandbox.as_ref(), user, modules, vendors));
+        confined.clone().map_err(|error| format!("this API server cannot be confined: {error}"))
+    }
+
     fn finished(&self) {
         flush_output();
         self.active.fetch_sub(1, Ordering::SeqCst);

@@ -1,5 +1,6 @@
 /* Names of the variables of images: of text, of machine code, of fat binaries; and images of which nothing can be told. */
 #include "../../server/image_variables.h"
+#include <dlfcn.h>
 #include <elf.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@ static void expect(const char *title, const void *image, size_t bytes, const cha
 {
     struct cuda_names found;
     char line[512] = "";
-    int read = cuda_find_variables(image, bytes, (uint64_t)1 << 9, &found);
+    int read = CUDA_READ == cuda_find_variables(image, bytes, (uint64_t)1 << 9, &found);
 
     for (size_t i = 0; i < found.count; i++) {
         strcat(line, i ? " " : "");
@@ -100,6 +101,65 @@ static void codes(void)
     expect("a name outside of its table", &code, sizeof code, NULL);
 }
 
+/* A fat binary with one text, as it is or packed. */
+struct fat {
+    uint32_t magic;
+    uint16_t version, header;
+    uint64_t bytes;
+    uint16_t kind, entry_version;
+    uint32_t entry_header;
+    uint64_t entry_bytes;
+    uint32_t packed_bytes, options;
+    uint16_t minor, major;
+    uint32_t architecture, name, name_length;
+    uint64_t flags, unused, unpacked_bytes;
+    char content[256];
+};
+
+static struct fat fat(const char *content, size_t bytes, size_t unpacked_bytes, uint64_t flags)
+{
+    struct fat made = {
+        .magic = 0xba55ed50, .version = 1, .header = offsetof(struct fat, kind), .bytes = sizeof made - offsetof(struct fat, kind),
+        .kind = 1, .entry_version = 1, .entry_header = offsetof(struct fat, content) - offsetof(struct fat, kind),
+        .entry_bytes = sizeof made.content, .packed_bytes = (uint32_t)bytes, .architecture = 90, .flags = flags,
+        .unpacked_bytes = unpacked_bytes,
+    };
+
+    memcpy(made.content, content, bytes);
+    return made;
+}
+
+static void fat_binaries(void)
+{
+    const char text[] = HEAD ".visible .global .u32 packed;\n";
+    char content[256];
+    struct fat made = fat(text, sizeof text, 0, 0);
+    void *library = dlopen("libzstd.so.1", RTLD_NOW);
+    size_t (*compress)(void *, size_t, const void *, size_t, int) = NULL;
+
+    expect("a fat binary", &made, sizeof made, "packed");
+    made = fat(text, sizeof text, sizeof text, 0x1000);
+    expect("packed in a way that is not known", &made, sizeof made, NULL);
+    if (library)
+        *(void **)&compress = dlsym(library, "ZSTD_compress");
+    if (!compress) {
+        printf("FAIL: libzstd.so.1 is needed\n");
+        failures++;
+        return;
+    }
+    size_t bytes = compress(content, sizeof content, text, sizeof text, 3);
+    made = fat(content, bytes, sizeof text, 0x8000);
+    expect("Zstandard", &made, sizeof made, "packed");
+    made.unpacked_bytes--;
+    expect("Zstandard, one byte less", &made, sizeof made, NULL);
+    made.unpacked_bytes += 2;
+    expect("Zstandard, one byte more", &made, sizeof made, NULL);
+    made.packed_bytes /= 2;
+    expect("Zstandard, cut", &made, sizeof made, NULL);
+    made.packed_bytes = UINT32_MAX;
+    expect("Zstandard, longer than its entry", &made, sizeof made, NULL);
+}
+
 /* Every change of one byte is read or refused; the sanitizers and the guard of malloc see what else is touched. */
 static void changes(void)
 {
@@ -123,6 +183,7 @@ int main(void)
 {
     texts();
     codes();
+    fat_binaries();
     changes();
     printf(failures ? "%d failures\n" : "ok image_variables\n", failures);
     return failures != 0;

@@ -103,6 +103,9 @@ int aviary_zerocopy_file(const void *pointer, size_t bytes, uint64_t *offset);
 /* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so that API servers
  * share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */
 __attribute__((weak)) void aviary_preload(void);
+/* Defined by the specification if it likes: starts the vendor's library, by calls that leave nothing behind, in an API server to which a
+ * session is about to move and which is its tenant's already. The session still runs elsewhere. */
+__attribute__((weak)) void aviary_start(void);
 
 #ifdef __cplusplus
 }

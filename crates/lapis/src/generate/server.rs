@@ -41,7 +41,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #utilities
         #descriptor
         aviary_server::utility_exports!();
-        unsafe extern "C" { fn aviary_preload_utility(); }
+        unsafe extern "C" { fn aviary_preload_utility(); fn aviary_start_utility(); }
         #tables
         #(#callbacks)*
         #(#forwarders)*
@@ -145,7 +145,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             stays: #stays,
             rejected,
         };
-        aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
+        aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility);
     }
 }
 

@@ -131,10 +131,11 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     stays: None,
     rejected,
 };
-aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
+aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility);
 aviary_server::utility_exports!();
 unsafe extern "C" {
     fn aviary_preload_utility();
+    fn aviary_start_utility();
 }
 unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {
     aviary_server::guarded(

@@ -11,7 +11,6 @@ use crate::{
 use aviary_control::{Assignment, DeviceDescriptors, Preparation, SessionDescriptors, StateDescriptors, ToServer};
 use aviary_gate::GrantPage;
 use std::{
-    collections::BTreeSet,
     io,
     os::fd::{AsFd, OwnedFd},
     time::Instant,
@@ -21,16 +20,40 @@ use std::{
 pub(crate) type OwnDevices = (Option<(GrantPage, OwnedFd)>, Option<[OwnedFd; 2]>);
 
 impl Core {
-    /// The new API server loads what the sessions need, while they still run.
-    pub(super) fn prepare(&self, state: &CoreState, target: u64, sessions: &BTreeSet<u64>) -> Result<(), Refusal> {
-        for id in sessions {
-            let Some(session) = state.registry.sessions.get(id) else { continue };
-            let (modules, api) = (self.config.modules.clone(), session.api.clone());
-            let wanted = Preparation { session: *id, modules, api, spec_hash: session.spec_hash };
-            let told = tell(state, target, &ToServer::Prepare(wanted), &[]);
-            told.map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
+    /// The new API server loads what the sessions need, while they still run. It is their tenant's from here on. Without
+    /// their greetings it only loads the modules.
+    pub(super) fn prepare(&self, state: &mut CoreState, source: u64) -> Result<(), NodeError> {
+        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
+        let one = state.moves.of(source).ok_or_else(gone)?;
+        let target = one.target.ok_or_else(gone)?;
+        let announced: Vec<_> = one.parts.iter_mut().map(|(id, part)| (*id, part.announced.take())).collect();
+        for (id, announced) in announced {
+            let (assignment, api, spec_hash) = self.assignment_in(state, target, id)?;
+            let (modules, vendors) = (assignment.modules, assignment.vendors);
+            let (user, private) = (assignment.user, assignment.private);
+            let wanted = Preparation { session: id, modules, api, spec_hash, user, private, vendors };
+            let announced: Vec<_> = announced.iter().map(AsFd::as_fd).collect();
+            tell(state, target, &ToServer::Prepare(wanted), &announced)
+                .map_err(|error| NodeError::HandOver(0, error))?;
         }
         Ok(())
+    }
+
+    /// The session as the new API server is assigned it, its API and the hash of its specification.
+    fn assignment_in(
+        &self,
+        state: &mut CoreState,
+        target: u64,
+        id: u64,
+    ) -> Result<(Assignment, String, u64), NodeError> {
+        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
+        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
+        let slot = seat.slot;
+        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        let (tenant, is_own) = (session.tenant.clone(), session.identity.is_nodes_own(session.guest.uid));
+        let user = state.user_for(&tenant, is_own)?;
+        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        Ok((self.assignment(id, session, slot, user), session.api.clone(), session.spec_hash))
     }
 
     /// A spare API server with a place in the tenant's page, for the guest of `source`.
@@ -86,13 +109,9 @@ impl Core {
     ) -> Result<OwnDevices, NodeError> {
         let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
         let (own, theirs) = self.new_devices().map_err(|errno| NodeError::HandOver(0, errno.into()))?.unzip();
-        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
-        let slot = seat.slot;
+        let (assignment, ..) = self.assignment_in(state, target, id)?;
+        let assignment = Assignment { parked, ..assignment };
         let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
-        let (tenant, is_own) = (session.tenant.clone(), session.identity.is_nodes_own(session.guest.uid));
-        let user = state.user_for(&tenant, is_own)?;
-        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
-        let assignment = Assignment { parked, ..self.assignment(id, session, slot, user) };
         let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
         let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(gone)?;

@@ -10,7 +10,7 @@ mod steps;
 pub(crate) use stages::Refusal;
 pub(crate) use steps::tell;
 
-use stages::{MoveEvent, Next, Progress};
+use stages::{MoveEvent, Next, Progress, Stage};
 
 use aviary_control::{CaptureFigures, StateDescriptors};
 use aviary_gate::GrantPage;
@@ -48,6 +48,8 @@ pub struct MoveRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Halt {
+    /// The old API server has said what the sessions need; the new one has heard nothing.
+    Announced,
     /// The new API server has its modules; nothing was stopped yet.
     Prepared,
     /// The state is written; the new API server has nothing of it.
@@ -60,6 +62,7 @@ impl Halt {
     /// The place before this step.
     fn before(next: &Next) -> Option<Self> {
         match next {
+            Next::Prepare => Some(Self::Announced),
             Next::Capture => Some(Self::Prepared),
             Next::Rebuild => Some(Self::Captured),
             Next::Commit => Some(Self::Rebuilt),
@@ -109,7 +112,13 @@ pub struct MoveFigures {
     pub capture_us: u64,
     /// Until it was made anew; 0 if it was not.
     pub rebuild_us: u64,
-    /// From the order to the end, as the node saw it.
+    /// From the wish until the new API server was prepared, as the node saw it: the sessions still ran.
+    #[serde(default)]
+    pub prepare_us: u64,
+    /// From the order to stop until the sessions could go on, as the node saw it.
+    #[serde(default)]
+    pub stood_us: u64,
+    /// From the wish to the end, as the node saw it.
     pub whole_us: u64,
 }
 
@@ -139,6 +148,8 @@ pub(crate) enum Purpose {
 /// One session's part of a move.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
+    /// The session's greeting, until the new API server has it.
+    pub announced: Option<OwnedFd>,
     /// Until the new API server has it.
     pub state: Option<StateDescriptors<OwnedFd>>,
     pub figures: CaptureFigures,
@@ -162,8 +173,8 @@ pub(crate) struct Move {
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
     pub since: Instant,
-    /// The old API server has its order to capture, and answers once for each session.
-    pub ordered: bool,
+    /// Since when the old API server has its order to capture, which it answers once for each session.
+    pub ordered: Option<Instant>,
     /// Where it is to be halted.
     pub halt: Option<Halt>,
     /// The step before which it was halted.
@@ -177,7 +188,15 @@ impl Move {
         format!("{}{halted}", self.progress.stage().told())
     }
 
+    /// The old API server has been asked for what the present stage waits for. An announcement is the first thing that it is
+    /// asked for; between the new one's last report and the order to capture the move may be halted.
+    fn has_order(&self) -> bool {
+        self.progress.stage() == Stage::Announcing || self.ordered.is_some()
+    }
+
     pub fn figures(&self, server: u32, now: Instant) -> MoveFigures {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let ordered = self.ordered.unwrap_or(now);
         let sum = |of: fn(&Part) -> u64| self.parts.values().map(of).fold(0, u64::saturating_add);
         MoveFigures {
             sessions: self.parts.len(),
@@ -187,7 +206,9 @@ impl Move {
             drain_us: sum(|part| part.figures.drain_us),
             capture_us: sum(|part| part.figures.capture_us),
             rebuild_us: sum(|part| part.rebuild_us),
-            whole_us: u64::try_from((now - self.since).as_micros()).unwrap_or(u64::MAX),
+            prepare_us: us(ordered - self.since),
+            stood_us: us(now - ordered),
+            whole_us: us(now - self.since),
         }
     }
 }
@@ -251,7 +272,7 @@ impl Moves {
 
     /// The move is given up. Answers that are under way will still come.
     pub fn owe_answers(&mut self, given_up: &Move) {
-        for session in given_up.progress.owing().filter(|_| given_up.ordered) {
+        for session in given_up.progress.owing().filter(|_| given_up.has_order()) {
             *self.owed.entry((given_up.source, session)).or_default() += 1;
         }
     }
@@ -335,7 +356,7 @@ mod tests {
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
             since: now,
-            ordered: false,
+            ordered: None,
             halt: None,
             halted: None,
         }
@@ -379,22 +400,31 @@ mod tests {
     #[test]
     fn answers_about_a_move_that_was_given_up_are_none_about_the_next_one() {
         let (now, mut moves) = (Instant::now(), Moves::default());
-        let capturing = |ordered| {
+        let stage = |announced: bool, ordered| {
             let mut one = begun(1, 7, now);
-            assert_eq!(one.progress.after(MoveEvent::Prepared(1), now), Next::Capture);
+            if announced {
+                assert_eq!(one.progress.after(MoveEvent::Announced(1), now), Next::Prepare);
+            }
             Move { ordered, ..one }
         };
-        moves.owe_answers(&begun(1, 7, now));
-        moves.owe_answers(&capturing(false));
+        let capturing = |ordered| {
+            let mut one = stage(true, ordered);
+            assert_eq!(one.progress.after(MoveEvent::Prepared(1), now), Next::Capture);
+            one
+        };
+        moves.owe_answers(&stage(true, None));
+        moves.owe_answers(&capturing(None));
         assert!(!moves.is_late_answer(7, 1), "it has no order");
-        moves.owe_answers(&capturing(true));
-        assert!(!moves.is_late_answer(8, 1) && !moves.is_late_answer(7, 2));
-        assert!(moves.is_late_answer(7, 1) && !moves.is_late_answer(7, 1), "one for each order");
-        let mut refused = capturing(true);
+        for ordered in [stage(false, None), capturing(Some(now))] {
+            moves.owe_answers(&ordered);
+            assert!(!moves.is_late_answer(8, 1) && !moves.is_late_answer(7, 2));
+            assert!(moves.is_late_answer(7, 1) && !moves.is_late_answer(7, 1), "one for each order");
+        }
+        let mut refused = capturing(Some(now));
         refused.progress.refused(1);
         moves.owe_answers(&refused);
         assert!(!moves.is_late_answer(7, 1), "it has answered");
-        moves.owe_answers(&capturing(true));
+        moves.owe_answers(&capturing(Some(now)));
         moves.forget(7);
         assert!(!moves.is_late_answer(7, 1));
     }

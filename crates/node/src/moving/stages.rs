@@ -1,8 +1,8 @@
 //! The stages of a move, and all changes between them. Plain bookkeeping: no I/O, and time is an argument.
 //!
 //! ```text
-//! preparing --all prepared--> capturing --all captured--> rebuilding --all rebuilt--> commit
-//!     |                           |                           |
+//! announcing --all announced--> preparing --all prepared--> capturing --all captured--> rebuilding --all rebuilt--> commit
+//!     |                            |                           |                            |
 //!     +--refused, overdue, guest or new API server gone: given up, the old one goes on
 //! ```
 //!
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the new API server may take to load the modules of the sessions.
+/// How long the old API server may take to say what the sessions need, and the new one to load it.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a capture may take beyond the time in which the sessions must stand.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,7 +26,9 @@ const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Where a move is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The new API server loads what the sessions need.
+    /// The old API server says what the sessions need.
+    Announcing,
+    /// The new one loads it.
     Preparing,
     /// The old API server stops the sessions and writes their state.
     Capturing,
@@ -38,7 +40,7 @@ impl Stage {
     /// For people.
     pub fn told(self) -> &'static str {
         match self {
-            Self::Preparing => "preparing",
+            Self::Announcing | Self::Preparing => "preparing",
             Self::Capturing => "capturing",
             Self::Rebuilding => "rebuilding",
         }
@@ -48,7 +50,9 @@ impl Stage {
 /// An event of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveEvent {
-    /// The new API server has what this session needs.
+    /// The old API server has said what this session needs.
+    Announced(u64),
+    /// The new one has it.
     Prepared(u64),
     /// The old API server has captured this session.
     Captured(u64),
@@ -83,6 +87,8 @@ impl Refusal {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Wait,
+    /// It is known what all sessions need.
+    Prepare,
     /// The new API server has what all sessions need.
     Capture,
     /// All sessions are captured.
@@ -110,7 +116,12 @@ impl Progress {
     /// `stop`: time in which the sessions must stand.
     pub fn new(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
         let (waiting, deadline) = (sessions.clone(), now + PREPARE_TIMEOUT);
-        Self { stage: Stage::Preparing, sessions, waiting, source_gone: false, stop, deadline }
+        Self { stage: Stage::Announcing, sessions, waiting, source_gone: false, stop, deadline }
+    }
+
+    /// Of a move that needs nothing but modules in the new API server.
+    pub fn unannounced(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
+        Self { stage: Stage::Preparing, ..Self::new(sessions, stop, now) }
     }
 
     /// Of a move without a new API server: there is nothing to prepare.
@@ -146,7 +157,7 @@ impl Progress {
 
     /// Sessions about which an old API server that has its order still owes an answer.
     pub fn owing(&self) -> impl Iterator<Item = u64> {
-        let owes = self.stage == Stage::Capturing && !self.source_gone;
+        let owes = matches!(self.stage, Stage::Announcing | Stage::Capturing) && !self.source_gone;
         self.waiting.iter().copied().filter(move |_| owes)
     }
 
@@ -166,6 +177,14 @@ impl Progress {
     #[must_use]
     pub fn after(&mut self, event: MoveEvent, now: Instant) -> Next {
         match (self.stage, event) {
+            (Stage::Announcing, MoveEvent::Announced(session)) if self.waiting.remove(&session) => {
+                if !self.waiting.is_empty() {
+                    return Next::Wait;
+                }
+                (self.stage, self.waiting) = (Stage::Preparing, self.sessions.clone());
+                self.deadline = now + PREPARE_TIMEOUT;
+                Next::Prepare
+            }
             (Stage::Preparing, MoveEvent::Prepared(session)) if self.waiting.remove(&session) => {
                 if !self.waiting.is_empty() {
                     return Next::Wait;
@@ -183,9 +202,11 @@ impl Progress {
             (Stage::Rebuilding, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
                 if self.waiting.is_empty() { Next::Commit } else { Next::Wait }
             }
-            (_, MoveEvent::Prepared(_) | MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => Next::Lie,
+            (_, MoveEvent::Announced(_) | MoveEvent::Prepared(_) | MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => {
+                Next::Lie
+            }
             (_, MoveEvent::Refused(refusal)) => Next::GiveUp(refusal),
-            (Stage::Preparing | Stage::Capturing, MoveEvent::SourceGone) => {
+            (Stage::Announcing | Stage::Preparing | Stage::Capturing, MoveEvent::SourceGone) => {
                 self.source_gone = true;
                 Next::GiveUp(Refusal::lasting("its API server has ended"))
             }
@@ -196,6 +217,7 @@ impl Progress {
             (_, MoveEvent::TargetGone) => Next::GiveUp(Refusal::not_now("the new API server has ended")),
             (_, MoveEvent::GuestGone) => Next::GiveUp(Refusal::lasting("the program has ended")),
             (_, MoveEvent::Overdue) if now >= self.deadline => Next::GiveUp(Refusal::not_now(match self.stage {
+                Stage::Announcing => "its API server did not say in time what it needs",
                 Stage::Preparing => "the new API server did not load its module in time",
                 Stage::Capturing => "its API server did not capture it in time",
                 Stage::Rebuilding => "the new API server did not rebuild it in time",
@@ -218,6 +240,10 @@ mod tests {
     fn sessions_are_stopped_only_once_the_new_api_server_is_prepared_for_all() {
         let now = Instant::now();
         let mut progress = Progress::new([1, 2].into(), Duration::from_secs(1), now);
+        assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Announced(2), now), Next::Wait);
+        assert_eq!(progress.after(MoveEvent::Announced(2), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Announced(1), now), Next::Prepare);
         assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Wait);
         assert_eq!(progress.stage(), Stage::Preparing);
         assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Lie);
@@ -246,7 +272,7 @@ mod tests {
     #[test]
     fn parked_sessions_go_on_to_the_next_api_server_without_a_capture() {
         let now = Instant::now();
-        let mut progress = Progress::new([1].into(), Duration::ZERO, now);
+        let mut progress = Progress::unannounced([1].into(), Duration::ZERO, now);
         assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Capture);
         progress.skip_capture(now);
         assert_eq!(progress.after(MoveEvent::SourceGone, now), Next::Wait);
@@ -302,7 +328,7 @@ mod tests {
             for event in chosen {
                 seen.push(event.clone());
                 match progress.after(event.clone(), now) {
-                    Next::Wait | Next::Capture | Next::Rebuild => {}
+                    Next::Wait | Next::Prepare | Next::Capture | Next::Rebuild => {}
                     Next::GiveUp(_) | Next::Lie => break,
                     Next::Commit => {
                         let steps: Vec<_> = seen.iter().filter(|e| all[..4].contains(e)).collect();

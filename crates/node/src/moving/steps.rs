@@ -88,17 +88,20 @@ impl Core {
             Asker::Operator | Asker::Check | Asker::Session => Purpose::Move,
         };
         let (now, number) = (Instant::now(), state.moves.next_number());
-        let progress = match target {
-            Some(_) => Progress::new(sessions.clone(), stop, now),
-            None => Progress::of_check(sessions.clone(), stop, now),
+        let progress = match (target, purpose) {
+            (Some(_), Purpose::Move) => Progress::new(sessions.clone(), stop, now),
+            // The new API server makes nothing yet.
+            (Some(_), Purpose::Park) => Progress::unannounced(sessions.clone(), stop, now),
+            (None, _) => Progress::of_check(sessions.clone(), stop, now),
         };
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
         // Where nothing is prepared the order is the first step.
-        let (ordered, halt, halted) = (target.is_none(), None, None);
+        let (ordered, halt, halted) = (target.is_none().then_some(now), None, None);
         state.moves.begin(Move { number, source, target, purpose, progress, parts, since: now, ordered, halt, halted });
-        let begun = match target {
-            Some(target) => self.prepare(state, target, &sessions),
-            None => order_capture(state, source, &sessions, stop, purpose),
+        let begun = match (target, purpose) {
+            (Some(_), Purpose::Move) => order(state, source, &sessions, MoveOrder::Announce),
+            (Some(_), Purpose::Park) => self.prepare(state, source).map_err(|error| refusal_of_target(&error)),
+            (None, _) => order_capture(state, source, &sessions, stop, purpose),
         };
         if let Err(refusal) = begun {
             self.give_up(state, source, &refusal);
@@ -138,6 +141,10 @@ impl Core {
                 part.state = StateDescriptors::of(descriptors);
                 part.figures = figures;
                 MoveEvent::Captured(session)
+            }
+            MoveReport::Announced if is_source => {
+                part.announced = descriptors.into_iter().next();
+                MoveEvent::Announced(session)
             }
             MoveReport::Prepared if !is_source => MoveEvent::Prepared(session),
             // The new one says so only of a session that it is prepared for.
@@ -211,13 +218,18 @@ impl Core {
         let purpose = one.purpose;
         match next {
             Next::Wait => {}
+            Next::Prepare => {
+                if let Err(error) = self.prepare(state, source) {
+                    self.give_up(state, source, &refusal_of_target(&error));
+                }
+            }
             Next::Capture if state.parks.of(source).is_some() => match self.lend_kept(state, source) {
                 Ok(()) => return self.take_step(state, source, Next::Rebuild),
                 Err(refusal) => self.give_up(state, source, &refusal),
             },
             Next::Capture => {
                 let (sessions, stop) = (one.progress.sessions().clone(), one.progress.stop());
-                one.ordered = true;
+                one.ordered = Some(Instant::now());
                 if let Err(refusal) = order_capture(state, source, &sessions, stop, purpose) {
                     self.give_up(state, source, &refusal);
                 }
@@ -296,7 +308,7 @@ impl Core {
             if let Some(session) = state.registry.sessions.get_mut(&id) {
                 session.server = target;
                 session.moves.count += 1;
-                session.moves.last_us = Some(figures.whole_us);
+                session.moves.last_us = Some(figures.stood_us);
                 session.moves.refused = None;
                 if let Some(pages) = &mut session.pages {
                     pages.devices_file = part.devices_file;
@@ -307,9 +319,9 @@ impl Core {
             let _ = tell(state, target, &ToServer::Move { session: id, order: MoveOrder::Go }, &[]);
         }
         state.moves.end(number, MoveStatus::Moved(figures));
-        let MoveFigures { whole_us, bytes, .. } = figures;
+        let MoveFigures { stood_us, bytes, .. } = figures;
         let line =
-            format_args!("session {ids}: moved from API server {old} to {process}: {whole_us} us, {bytes} bytes");
+            format_args!("session {ids}: moved from API server {old} to {process}: {stood_us} us, {bytes} bytes");
         self.log.at(self.level_of_moves(), line);
         self.end_source(state, source, gone);
     }
@@ -450,7 +462,10 @@ fn order_capture(
     purpose: Purpose,
 ) -> Result<(), Refusal> {
     let stop_ms = u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS);
-    let order = MoveOrder::Capture { stop_ms, park: purpose == Purpose::Park };
+    order(state, source, sessions, MoveOrder::Capture { stop_ms, park: purpose == Purpose::Park })
+}
+
+fn order(state: &CoreState, source: u64, sessions: &BTreeSet<u64>, order: MoveOrder) -> Result<(), Refusal> {
     let told = |session: &u64| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok();
     match sessions.iter().all(told) {
         true => Ok(()),

@@ -135,7 +135,9 @@ impl Core {
             MoveReport::Parked => ParkEvent::Kept(session),
             MoveReport::Rebuilt { .. } => ParkEvent::Rebuilt(session),
             MoveReport::Unmovable { reason, .. } => ParkEvent::Failed(shown_reason(&reason)),
-            MoveReport::Prepared | MoveReport::Captured(_) => return Err(Lie::NoSuchMove(session)),
+            MoveReport::Announced | MoveReport::Prepared | MoveReport::Captured(_) => {
+                return Err(Lie::NoSuchMove(session));
+            }
         };
         if self.step_parked(state, server, event) { Ok(()) } else { Err(Lie::NoSuchMove(session)) }
     }

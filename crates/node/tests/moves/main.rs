@@ -75,7 +75,7 @@ fn fake_api_server() {
                 }
                 "prepare:lie" => report(control.as_fd(), wanted.session, MoveReport::Rebuilt { rebuild_us: 0 }, &[]),
                 _ => {
-                    assert_eq!((wanted.api.as_str(), wanted.spec_hash), ("fake", 77));
+                    assert_eq!((wanted.api.as_str(), wanted.spec_hash, descriptors.len()), ("fake", 77, 1));
                     report(control.as_fd(), wanted.session, MoveReport::Prepared, &[]);
                 }
             },
@@ -94,13 +94,22 @@ fn fake_api_server() {
                     _ => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }, &[]),
                 }
             }
+            ToServer::Move { session, order: MoveOrder::Announce } => match fault.as_str() {
+                "announce:die" => std::process::abort(),
+                "announce:refuse" => {
+                    let reason = "fake memory is elsewhere".to_owned();
+                    report(control.as_fd(), session, MoveReport::Unmovable { reason, lasting: true }, &[]);
+                }
+                "announce:lie" => report(control.as_fd(), session, MoveReport::Prepared, &[]),
+                _ => report(control.as_fd(), session, MoveReport::Announced, &[control.as_fd()]),
+            },
             ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
                 let known = &sessions[&session];
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 let state = state_file(if fault == "capture:open" { SealFlags::empty() } else { SealFlags::all() });
                 let descriptors =
                     [known.guest.as_fd(), state.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
-                assert!(!fault.starts_with("prepare:"), "stopped for nothing");
+                assert!(!fault.starts_with("prepare:") && !fault.starts_with("announce:"), "stopped for nothing");
                 match fault.as_str() {
                     "capture:die" => std::process::abort(),
                     "capture:refuse" => {
@@ -268,6 +277,7 @@ impl Fixture {
             program: env::current_exe().unwrap(),
             arguments: ["fake_api_server", "--exact", "--nocapture"].map(OsString::from).into(),
             environment,
+            fixed_addresses: false,
         };
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(directory.path().join("unused"), command);
@@ -449,6 +459,7 @@ fn sessions_are_not_stopped_for_an_api_server_that_is_not_prepared() {
 
 #[test]
 fn refused_capture_leaves_sessions_where_they_are() {
+    stays("announce:refuse", "fake memory is elsewhere");
     stays("capture:refuse", "fake_call did not return");
 }
 
@@ -469,11 +480,13 @@ fn new_api_server_that_lies_leaves_sessions_where_they_are() {
 
 #[test]
 fn old_api_server_that_dies_while_it_captures_loses_its_sessions() {
+    is_lost("announce:die");
     is_lost("capture:die");
 }
 
 #[test]
 fn old_api_server_that_lies_loses_its_sessions() {
+    is_lost("announce:lie");
     is_lost("capture:lie");
     is_lost("capture:garbage");
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_control::{CaptureFigures, MoveOrder, MoveReport, Received, StateDescriptors};
-use aviary_transport::{LaneEnd, Liveness, Side};
+use aviary_transport::{Arena, LaneEnd, Liveness, Side};
 
 use super::{Connected, Stance, await_end};
 use crate::lane::LaneStart;
@@ -48,6 +48,14 @@ impl Threads {
     }
 }
 
+/// The arena's file, which goes to the new process.
+fn file_of(arena: &Arena) -> Result<BorrowedFd<'_>, Obstacle> {
+    if arena.streamed() {
+        return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
+    }
+    arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))
+}
+
 /// A session that stands, written down.
 type Captured = (CaptureFigures, StateDescriptors<OwnedFd>);
 
@@ -62,6 +70,7 @@ impl Connected {
             Received::Closed => return Err("the process around the module has given the session up".into()),
         };
         match (order, self.stance) {
+            (MoveOrder::Announce, Stance::Serving) => self.announce(),
             (MoveOrder::Capture { stop_ms, park }, Stance::Serving) => {
                 self.hand_over(Duration::from_millis(stop_ms), park)
             }
@@ -70,8 +79,21 @@ impl Connected {
                 Ok(())
             }
             // Twice, or without a state to go on with: as if it had not been said.
-            (MoveOrder::Capture { .. } | MoveOrder::Rebuild | MoveOrder::Go, _) => Ok(()),
+            (MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild | MoveOrder::Go, _) => Ok(()),
         }
+    }
+
+    /// Tells the node the greeting, so that a new process can prepare itself. The session goes on.
+    fn announce(&self) -> Result<(), String> {
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        let greeting = Link { hello: self.link.hello.clone(), ..Link::default() };
+        let written = file_of(&self.arena).and_then(|_| snapshot::write(&greeting, |_| Ok(())));
+        // A node that does not listen has gone.
+        let _ = match written {
+            Ok((file, _)) => report(orders, &MoveReport::Announced, &[file.as_fd()]),
+            Err(obstacle) => report(orders, &obstacle.report(), &[]),
+        };
+        Ok(())
     }
 
     /// Captures the session and reports; it goes on if that is not possible.
@@ -110,10 +132,7 @@ impl Connected {
     }
 
     fn capture(&mut self, timeout: Duration, park: bool) -> Result<Captured, Obstacle> {
-        if self.arena.streamed() {
-            return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
-        }
-        let arena = self.arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))?;
+        let arena = file_of(&self.arena)?;
         let begun = Instant::now();
         let deadline = begun + timeout;
         // A lane that its guest has closed is not one to go on with.
@@ -162,8 +181,7 @@ impl Connected {
         };
         let (snapshot, bytes) = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from))?;
         crate::confine::flush_output();
-        let copy =
-            |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
+        let copy = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
         let socket = session.socket().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
         let descriptors = StateDescriptors {
             snapshot,
@@ -245,7 +263,8 @@ impl Connected {
                 Received::Message(MoveOrder::Resume, _) | Received::Closed => {
                     return Err("the session stays in its old process".into());
                 }
-                Received::Message(MoveOrder::Capture { .. } | MoveOrder::Rebuild, _) | Received::Nothing => {}
+                Received::Message(MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild, _)
+                | Received::Nothing => {}
                 Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
             }
         }

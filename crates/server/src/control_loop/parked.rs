@@ -117,7 +117,10 @@ impl Connected {
             }
             match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
                 Received::Message(MoveOrder::Rebuild, _) => return Ok(()),
-                Received::Message(MoveOrder::Capture { .. } | MoveOrder::Resume | MoveOrder::Go, _)
+                Received::Message(
+                    MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Resume | MoveOrder::Go,
+                    _,
+                )
                 | Received::Nothing => {}
                 Received::Closed => return Err("the process around the module has given the session up".into()),
                 Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),

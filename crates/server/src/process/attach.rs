@@ -15,7 +15,7 @@ use aviary_wire::{Hello, WIRE_VERSION};
 use super::{Assigned, ProcessState, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
-use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
+use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, PrepareArguments, ServeArguments, event};
 use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
@@ -206,8 +206,14 @@ fn module_for(directories: &[PathBuf], api: &str, spec_hash: u64) -> Result<&'st
     Ok(kept.unwrap_or(present))
 }
 
-/// Loads the module that a session which may come here needs. The error says why the session cannot come: for people.
-pub fn prepare(wanted: &Preparation) -> Result<(), String> {
+/// Loads the module that a session which may come here needs, and with what the old process has `announced` the vendor's
+/// library. The error says why the session cannot come: for people.
+pub fn prepare(shared: &ProcessState, wanted: &Preparation, announced: Option<OwnedFd>) -> Result<(), String> {
+    let hello = announced.map(|file| snapshot::read(&file)).transpose().map_err(|error| error.to_string())?;
+    if hello.is_some() {
+        // Threads that the vendor's library starts are confined with the process.
+        shared.confine_for(wanted.user.as_ref(), &wanted.modules, &wanted.vendors)?;
+    }
     let module = module_for(&wanted.modules, &wanted.api, wanted.spec_hash).map_err(|refusal| refusal.whole())?;
     if module.spec_hash != wanted.spec_hash {
         return Err(format!(
@@ -215,6 +221,16 @@ pub fn prepare(wanted: &Preparation) -> Result<(), String> {
              program's guest library ({:016x})",
             wanted.api, module.spec_hash, wanted.spec_hash
         ));
+    }
+    if let Some((link, _)) = hello {
+        let vendor = wanted.vendors.get(&wanted.api).map(String::as_str).unwrap_or_default();
+        (module.prepare)(&PrepareArguments {
+            hello: link.hello.as_ptr(),
+            hello_length: link.hello.len(),
+            private: wanted.private,
+            vendor: vendor.as_ptr(),
+            vendor_length: vendor.len(),
+        });
     }
     Ok(())
 }

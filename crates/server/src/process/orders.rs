@@ -40,13 +40,13 @@ impl Orders {
             let report = MoveReport::Unmovable { reason: reason.into(), lasting };
             shared.node.report_move(session, report, &[]);
         };
-        let captures = matches!(order, MoveOrder::Capture { .. });
-        if captures && shared.exchange.offers_of(session) > 0 {
+        let asks = matches!(order, MoveOrder::Announce | MoveOrder::Capture { .. });
+        if asks && shared.exchange.offers_of(session) > 0 {
             return refuse("other processes of the application use memory of its", true);
         }
         // The node waits for no module, and this process neither.
         let sent = socket.is_some_and(|socket| send(socket.as_fd(), &order, &[], Patience::None).is_ok());
-        if captures && !sent {
+        if asks && !sent {
             refuse("the session has not begun or is about to end", false);
         }
     }
