@@ -129,7 +129,7 @@ impl Mappings {
         self.hide(board, guest_base, old);
         let shown = self.show(board, guest_base, new);
         if shown.is_err() {
-            // Those from before the failure.
+            // Mappings from before the failure.
             self.hide(board, guest_base, new);
             if self.show(board, guest_base, old).is_err() {
                 self.unmap_all(board, guest_base, old);
