@@ -65,7 +65,7 @@ EXPORTED int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, uns
     if (!count || (room && !ports))
         return -EINVAL;
     *count = 0;
-    socket = fpga_connect(getenv("AVIARY_FPGA"));
+    socket = fpga_connect();
     if (socket < 0)
         return socket;
     while (!error) {
@@ -95,7 +95,7 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
     if (!card)
         return -ENOMEM;
     pthread_mutex_init(&card->lock, NULL);
-    card->socket = fpga_connect(getenv("AVIARY_FPGA"));
+    card->socket = fpga_connect();
     error = card->socket < 0 ? card->socket : fpga_ask_locked(card, hello, &reply);
     if (!error)
         error = set_up(card, reply.words[1], reply.words[2]);

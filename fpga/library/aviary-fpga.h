@@ -45,6 +45,9 @@ struct aviary_fpga_port {
     uint64_t accelerators; /* virtual accelerators there, of all programs */
 };
 
+/* For a process that may not connect by itself: from now on `connect` makes connections to the card, in place of AVIARY_FPGA. It
+ * returns a socket or a negative error. */
+void aviary_fpga_connect_by(int (*connect)(void));
 /* Tells the ports, as many as there is room for, and how many there are. */
 int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count);
 /* Connects to an accelerator of this type, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
@@ -75,7 +78,11 @@ enum aviary_fpga_map_flags {
  * is whole pages of the program's private memory, to which no thread may write during the call; its content stays. Otherwise
  * `*memory` gets new memory as of aviary_fpga_malloc, at its IO address. */
 int aviary_fpga_map(aviary_fpga *accelerator, void **memory, size_t bytes, unsigned flags, uint64_t *io_address);
-/* Ends that. Memory that the program had before stays, as private memory with its content. */
+/* Maps whole pages of a file that others have mapped, from `offset` on: a memfd that is sealed against shrinking. */
+int aviary_fpga_map_file(aviary_fpga *accelerator, int file, uint64_t offset, size_t bytes, unsigned flags, uint64_t *io_address);
+/* Ends that. No request of the accelerator is under way there any more. */
+int aviary_fpga_unmap_file(aviary_fpga *accelerator, uint64_t io_address);
+/* Ends a mapping of aviary_fpga_map. Memory that the program had before stays, as private memory with its content. */
 int aviary_fpga_unmap(aviary_fpga *accelerator, void *memory);
 
 /* Starts a job with the registers' values. */

@@ -29,10 +29,16 @@ struct block {
     /* Its place in the region, and its bytes. */
     char *place;
     size_t length;
-    /* The program's address: `place`, unless the memory was there before. */
+    /* The program's address: `place`, unless the memory was there before; NULL: a file of others. */
     char *address;
-    /* Memory of the program that lies in a file of the library now: it gets pages of its own again. */
-    int borrowed;
+    enum {
+        /* Memory of the library in the region. */
+        OWN,
+        /* Memory of the program that lies in a file of the library now: it gets pages of its own again. */
+        BORROWED,
+        /* A file of others, of which this process may have nothing mapped. */
+        FOREIGN
+    } kind;
     struct block *next;
 };
 
@@ -46,8 +52,8 @@ struct aviary_fpga {
     struct block *blocks;
 };
 
-/* Connects to the card at an address, unix:PATH. The socket, or a negative error. */
-int fpga_connect(const char *place);
+/* Connects to the card. The socket, or a negative error. */
+int fpga_connect(void);
 /* The two halves of a GUID, the first one higher. False: the text is none. */
 int fpga_parse_guid(const char *text, uint64_t words[2]);
 /* Sends a request, with `descriptor` unless that is -1, and takes its reply; `came` gets the reply's descriptor or -1, unless it

@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -90,7 +91,7 @@ int fpga_parse_guid(const char *text, uint64_t words[2])
     return digits == 32;
 }
 
-int fpga_connect(const char *place)
+static int connect_to(const char *place)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int socket_fd;
@@ -110,4 +111,19 @@ int fpga_connect(const char *place)
         return error;
     }
     return socket_fd;
+}
+
+/* The function that makes connections, once for the process. */
+static int (*_Atomic connector)(void);
+
+EXPORTED void aviary_fpga_connect_by(int (*connect)(void))
+{
+    atomic_store(&connector, connect);
+}
+
+int fpga_connect(void)
+{
+    int (*connect_by)(void) = atomic_load(&connector);
+
+    return connect_by ? connect_by() : connect_to(getenv("AVIARY_FPGA"));
 }

@@ -94,7 +94,7 @@ static int is_mapped(const char *address, size_t length, const char *as, const c
 static int overlaps(const struct block *blocks, const char *address, size_t length)
 {
     for (; blocks; blocks = blocks->next)
-        if (address < blocks->address + blocks->length && blocks->address < address + length)
+        if (blocks->address && address < blocks->address + blocks->length && blocks->address < address + length)
             return 1;
     return 0;
 }
@@ -103,23 +103,23 @@ static int overlaps(const struct block *blocks, const char *address, size_t leng
  * has there now. */
 static void let_go(const struct block *block)
 {
-    if (!block->borrowed)
+    if (block->kind == OWN)
         reserve_again(block->place, block->length);
-    else if (is_mapped(block->address, block->length, "rw-s", FILE_NAME))
+    else if (block->kind == BORROWED && is_mapped(block->address, block->length, "rw-s", FILE_NAME))
         replace_pages(block->address, block->length, -1);
 }
 
 /* Puts a file's pages where the program has or gets them, and tells the card. */
-static int map_file(aviary_fpga *card, const struct block *block, int file, int read_only)
+static int map_block(aviary_fpga *card, const struct block *block, int file, uint64_t offset, unsigned flags)
 {
-    struct request request = {MAP, !read_only, {(uintptr_t)block->place, block->length, 0}};
-    int error;
+    struct request request = {MAP, !(flags & AVIARY_FPGA_READ_ONLY), {(uintptr_t)block->place, block->length, offset}};
+    int error = 0;
 
-    if (block->borrowed)
+    if (block->kind == BORROWED)
         error = replace_pages(block->address, block->length, file);
-    else
-        error = mmap(block->address, block->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED
-            ? -errno : 0;
+    else if (block->kind == OWN
+             && mmap(block->address, block->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+        error = -errno;
     if (error)
         return error;
     error = fpga_ask(card, request, file, NULL);
@@ -128,40 +128,34 @@ static int map_file(aviary_fpga *card, const struct block *block, int file, int 
     return error;
 }
 
-/* With the lock. `*memory` is the program's memory, or gets the address of new memory. */
-static int map_locked(aviary_fpga *card, void **memory, size_t length, unsigned flags, uint64_t *io_address)
+/* With the lock: a block for a file's pages. OWN blocks get their address here. */
+static int map_locked(aviary_fpga *card, struct block wanted, int file, uint64_t offset, unsigned flags, struct block **made)
 {
-    int borrowed = (flags & AVIARY_FPGA_EXISTING) != 0, file, error;
     struct block *block = malloc(sizeof *block), **link;
-    char *place = NULL;
+    int error;
 
-    link = block ? gap(card, whole(length), &place) : NULL;
+    link = block ? gap(card, whole(wanted.length), &wanted.place) : NULL;
     if (!link) {
         free(block);
         return -ENOMEM;
     }
-    file = shared_file(length);
-    if (file < 0) {
-        free(block);
-        return -errno;
-    }
-    *block = (struct block){place, length, borrowed ? *memory : place, borrowed, *link};
-    error = map_file(card, block, file, (flags & AVIARY_FPGA_READ_ONLY) != 0);
-    close(file);
+    if (wanted.kind == OWN)
+        wanted.address = wanted.place;
+    wanted.next = *link;
+    *block = wanted;
+    error = map_block(card, block, file, offset, flags);
     if (error) {
         free(block);
         return error;
     }
-    *link = block;
-    *memory = block->address;
-    if (io_address)
-        *io_address = (uintptr_t)place;
+    *made = *link = block;
     return 0;
 }
 
 EXPORTED int aviary_fpga_map(aviary_fpga *card, void **memory, size_t bytes, unsigned flags, uint64_t *io_address)
 {
-    int existing = (flags & AVIARY_FPGA_EXISTING) != 0, error;
+    int existing = (flags & AVIARY_FPGA_EXISTING) != 0, file, error;
+    struct block *block;
     size_t page = existing ? (size_t)sysconf(_SC_PAGESIZE) : HUGE_PAGE;
     size_t length = (bytes + page - 1) & ~(page - 1);
 
@@ -173,29 +167,78 @@ EXPORTED int aviary_fpga_map(aviary_fpga *card, void **memory, size_t bytes, uns
         return -ENOMEM;
     if (existing && !is_mapped(*memory, length, "rw-p", NULL))
         return -EFAULT;
+    file = shared_file(length);
+    if (file < 0)
+        return -errno;
     pthread_mutex_lock(&card->lock);
     error = existing && overlaps(card->blocks, *memory, length) ? -EEXIST
-        : map_locked(card, memory, length, flags, io_address);
+        : map_locked(card, (struct block){.length = length, .address = *memory, .kind = existing ? BORROWED : OWN}, file, 0, flags,
+                     &block);
+    pthread_mutex_unlock(&card->lock);
+    close(file);
+    if (error)
+        return error;
+    *memory = block->address;
+    if (io_address)
+        *io_address = (uintptr_t)block->place;
+    return 0;
+}
+
+EXPORTED int aviary_fpga_map_file(aviary_fpga *card, int file, uint64_t offset, size_t bytes, unsigned flags, uint64_t *io_address)
+{
+    struct block *block;
+    int error;
+
+    if (!io_address || bytes == 0 || flags & ~(unsigned)AVIARY_FPGA_READ_ONLY)
+        return -EINVAL;
+    if (bytes > card->region_bytes)
+        return -ENOMEM;
+    pthread_mutex_lock(&card->lock);
+    error = map_locked(card, (struct block){.length = bytes, .kind = FOREIGN}, file, offset, flags, &block);
+    pthread_mutex_unlock(&card->lock);
+    if (!error)
+        *io_address = (uintptr_t)block->place;
+    return error;
+}
+
+/* With the lock: ends the mapping to which a link leads, which may be none. */
+static int unmap_locked(aviary_fpga *card, struct block **link)
+{
+    struct block *block = *link;
+    int error = block ? fpga_ask(card, (struct request){UNMAP, 0, {(uintptr_t)block->place, block->length}}, -1, NULL) : -EINVAL;
+
+    if (!error) {
+        *link = block->next;
+        let_go(block);
+        free(block);
+    }
+    return error;
+}
+
+EXPORTED int aviary_fpga_unmap_file(aviary_fpga *card, uint64_t io_address)
+{
+    struct block **link;
+    int error;
+
+    pthread_mutex_lock(&card->lock);
+    for (link = &card->blocks; *link && ((*link)->kind != FOREIGN || (uintptr_t)(*link)->place != io_address); link = &(*link)->next)
+        ;
+    error = unmap_locked(card, link);
     pthread_mutex_unlock(&card->lock);
     return error;
 }
 
 EXPORTED int aviary_fpga_unmap(aviary_fpga *card, void *memory)
 {
-    struct block **link, *block;
-    int error = -EINVAL;
+    struct block **link;
+    int error;
 
+    if (!memory)
+        return -EINVAL;
     pthread_mutex_lock(&card->lock);
     for (link = &card->blocks; *link && (*link)->address != memory; link = &(*link)->next)
         ;
-    block = *link;
-    if (block)
-        error = fpga_ask(card, (struct request){UNMAP, 0, {(uintptr_t)block->place, block->length}}, -1, NULL);
-    if (!error) {
-        *link = block->next;
-        let_go(block);
-        free(block);
-    }
+    error = unmap_locked(card, link);
     pthread_mutex_unlock(&card->lock);
     return error;
 }
@@ -220,7 +263,7 @@ void fpga_drop_blocks(aviary_fpga *card)
     while (card->blocks) {
         struct block *block = card->blocks;
         card->blocks = block->next;
-        if (block->borrowed)
+        if (block->kind == BORROWED)
             let_go(block);
         free(block);
     }

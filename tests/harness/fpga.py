@@ -25,7 +25,8 @@ def libraries():
 def program(source, to):
     """Compiles a C program against one of these libraries: that of OPAE if it includes its header."""
     folder = libraries()
-    opae = "<opae/" in source.read_text(encoding="utf-8") or '"common.h"' in source.read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8")
+    opae = "<opae/" in text or 'common.h"' in text
     run(["cc", *FLAGS, "-I", ROOT / "fpga/library", "-I", ROOT / "fpga/opae/include", source, "-L", folder,
          "-lopae-c" if opae else "-laviary-fpga", f"-Wl,-rpath-link,{folder}", "-o", to])
     return to

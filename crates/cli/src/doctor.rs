@@ -1,6 +1,6 @@
 //! `aviary doctor`: what this machine lacks.
 
-use crate::{apis, dropin::find_library, sandbox};
+use crate::{apis, dropin::find_library, fpga::own_library, sandbox};
 use aviary_sandbox::Walls;
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -213,7 +213,9 @@ fn api_findings(given: &[PathBuf]) -> Vec<(String, Finding)> {
 
 /// Weak only: a machine may be there for guests alone.
 fn vendor(api: &str, soname: &str) -> Finding {
-    let (variable, library) = (aviary_server::vendor_variable(api), aviary_server::vendor_place(api, soname));
+    let (variable, named) = (aviary_server::vendor_variable(api), aviary_server::vendor_place(api, soname));
+    let own = own_library(soname).filter(|_| named == soname).and_then(|file| Some(file.to_str()?.to_owned()));
+    let library = own.unwrap_or(named);
     let Ok(program) = std::env::current_exe() else { return Weak("cannot be tried".into()) };
     let tried = Command::new(program).args(["doctor", "--probe", &library]).stdin(Stdio::null()).output();
     match tried {

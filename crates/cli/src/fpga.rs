@@ -1,12 +1,13 @@
 //! Simulated FPGA cards: `aviary run --fpga`, a card for one program, and `aviary fpga card`, one for several.
 
-use crate::{fpga_move::MoveCommand, signals::Signals};
+use crate::{apis::Api, dropin::find_library, fpga_move::MoveCommand, signals::Signals};
 use anyhow::{Context, bail};
 use aviary_card::Simulated;
 use aviary_fpga::link::{Limits, Service};
 use aviary_fpga::{Mediator, Settings, usual_discipline};
 use clap::{Args, Subcommand};
 use std::{
+    collections::BTreeMap,
     env,
     io::{self, PipeWriter, Write},
     os::fd::AsFd,
@@ -15,8 +16,9 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Folders with images, seen from this program's: that of `fpga/build` in the source tree, and that of an installation.
-const IMAGE_FOLDERS: [&str; 2] = ["../fpga", "../lib/aviary/fpga"];
+/// Folders with images and libraries, seen from this program's: that of `fpga/build` in the source tree, and that of an
+/// installation.
+const OWN_FOLDERS: [&str; 2] = ["../fpga", "../lib/aviary/fpga"];
 /// The variable in which programs find their card.
 pub const CARD_VARIABLE: &str = "AVIARY_FPGA";
 
@@ -117,6 +119,25 @@ impl Drop for PrivateCard {
     }
 }
 
+fn own_folders() -> Vec<PathBuf> {
+    let program = env::current_exe().unwrap_or_default();
+    let own = program.parent().unwrap_or(Path::new("."));
+    OWN_FOLDERS.iter().map(|folder| own.join(folder)).collect()
+}
+
+/// The file of Aviary's own library of an API, which stands in where the machine has none of this name.
+pub fn own_library(soname: &str) -> Option<PathBuf> {
+    let mut files = own_folders().into_iter().map(|folder| folder.join(soname));
+    let own = files.find(|file| file.is_file())?.canonicalize().ok()?;
+    find_library(soname).is_none().then_some(own)
+}
+
+/// Per API, Aviary's own library, for a node ([`NodeConfig::vendors`](aviary_node::NodeConfig::vendors)).
+pub fn own_libraries(apis: &[Api]) -> BTreeMap<String, String> {
+    let own = |api: &Api| Some((api.name.clone(), own_library(&api.soname)?.to_str()?.to_owned()));
+    apis.iter().filter_map(own).collect()
+}
+
 /// The file of an image, given by a name or a path.
 pub fn find_image(image: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(image);
@@ -127,9 +148,7 @@ pub fn find_image(image: &str) -> anyhow::Result<PathBuf> {
         }
         return Ok(path);
     }
-    let program = env::current_exe().unwrap_or_default();
-    let own = program.parent().unwrap_or(Path::new("."));
-    let places: Vec<PathBuf> = IMAGE_FOLDERS.iter().map(|folder| own.join(folder)).collect();
+    let places = own_folders();
     if let Some(found) = places.iter().map(|folder| folder.join(format!("{image}.so"))).find(|file| file.is_file()) {
         return Ok(found.canonicalize()?);
     }

@@ -106,6 +106,17 @@ pub fn set(variables: &mut Variables, name: &str, value: &OsStr) {
     variables.insert(name.into(), value);
 }
 
+/// Behind what the list has already.
+pub fn add_last(variables: &mut Variables, name: &str, value: &OsStr) {
+    let earlier =
+        variables.get(OsStr::new(name)).cloned().or_else(|| env::var_os(name)).filter(|list| !list.is_empty());
+    let list = earlier.map_or_else(OsString::new, |mut list| {
+        list.push(":");
+        list
+    });
+    variables.insert(name.into(), [list.as_os_str(), value].into_iter().collect());
+}
+
 fn link(directory: &Path, soname: &str, library: &Path) -> Result<(), LaunchError> {
     let failed = |error| LaunchError::Link(soname.into(), directory.into(), error);
     std::fs::create_dir_all(directory).map_err(failed)?;

@@ -11,17 +11,18 @@ use crate::{
 };
 use anyhow::Context;
 use aviary_fpga::link::Limits;
-use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
+use aviary_node::{ApiServerCommand, CardSettings, Level, Node, NodeConfig, PrivateDir};
 use aviary_relay::Relay;
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     io,
     os::fd::{AsRawFd, OwnedFd},
     os::unix::process::ExitStatusExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus},
     time::{Duration, Instant},
 };
@@ -29,6 +30,8 @@ use std::{
 /// The exit status that shells use for a command that is not there, or that is no program.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
+/// Permissions of the socket of a private node's card.
+const CARD_MODE: u32 = 0o600;
 /// After the program's end, before saying that its background processes are waited for.
 const MAX_SILENT_WAIT: Duration = Duration::from_secs(3);
 
@@ -106,8 +109,17 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     warn_of_bypasses(&command.command[0], &apis);
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
-    let card = command.fpga.as_deref().map(|image| give_card(image, &directory, &mut variables)).transpose()?;
-    let (backend, address) = start_backend(&command, &directory, search)?;
+    // API servers reach the cards of their node only.
+    let of_node = !only_card && command.server.is_none();
+    let place = directory.path().join("card.sock");
+    let (mut card, mut cards) = (None, Vec::new());
+    match command.fpga.as_deref() {
+        Some(image) if of_node => cards.push(card_of_node(image, &place, &mut variables)?),
+        Some(image) => card = Some(give_card(image, &place, &mut variables)?),
+        None => {}
+    }
+    let vendors = fpga::own_libraries(&apis);
+    let (backend, address) = start_backend(&command, &directory, search, vendors, cards)?;
     let entry = entry(&backend, &address);
     if let Some(entry) = &entry {
         variables.insert(SERVER_DESCRIPTOR.into(), entry.as_raw_fd().to_string().into());
@@ -156,12 +168,22 @@ fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
 }
 
 /// A card for the program, and where it finds that and the library.
-fn give_card(image: &str, directory: &PrivateDir, variables: &mut Variables) -> anyhow::Result<fpga::PrivateCard> {
-    let socket = directory.path().join("card.sock");
-    let card = fpga::PrivateCard::start(image, &socket, Limits::default())?;
+fn give_card(image: &str, socket: &Path, variables: &mut Variables) -> anyhow::Result<fpga::PrivateCard> {
+    let card = fpga::PrivateCard::start(image, socket, Limits::default())?;
     launch::set(variables, "LD_LIBRARY_PATH", card.folder.as_os_str());
     variables.insert(fpga::CARD_VARIABLE.into(), format!("unix:{}", socket.display()).into());
     Ok(card)
+}
+
+/// A card of the private node, for API servers and for the program itself. Guest libraries go before the library beside
+/// the image.
+fn card_of_node(image: &str, socket: &Path, variables: &mut Variables) -> anyhow::Result<CardSettings> {
+    let file = fpga::find_image(image)?;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    launch::add_last(variables, "LD_LIBRARY_PATH", folder.as_os_str());
+    variables.insert(fpga::CARD_VARIABLE.into(), format!("unix:{}", socket.display()).into());
+    let image = file.to_str().context("the image's path is no text")?.to_owned();
+    Ok(CardSettings { name: "card0".into(), image, socket: socket.to_owned(), mode: CARD_MODE })
 }
 
 /// The relay that the program's connections go through in this process.
@@ -177,6 +199,8 @@ fn start_backend(
     command: &RunCommand,
     directory: &PrivateDir,
     modules: Vec<PathBuf>,
+    vendors: BTreeMap<String, String>,
+    cards: Vec<CardSettings>,
 ) -> anyhow::Result<(Backend, String)> {
     match &command.server {
         Some(NodeAddress::Local(address)) => Ok((Backend::Direct, address.to_string())),
@@ -187,7 +211,7 @@ fn start_backend(
             Ok((Backend::Relay(relay), format!("unix:{}", socket.display())))
         }
         None => {
-            let node = start_node(command, directory, modules)?;
+            let node = start_node(command, directory, modules, vendors, cards)?;
             let address = node.address().to_string();
             Ok((Backend::Private(node), address))
         }
@@ -219,14 +243,21 @@ impl Backend {
     }
 }
 
-fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf>) -> anyhow::Result<Node> {
+fn start_node(
+    command: &RunCommand,
+    directory: &PrivateDir,
+    modules: Vec<PathBuf>,
+    vendors: BTreeMap<String, String>,
+    cards: Vec<CardSettings>,
+) -> anyhow::Result<Node> {
     let servers = ApiServerCommand::own()?;
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::serve::launch_slice()?;
     config.test_move_every = crate::serve::test_move_every()?;
     config.test_parks = crate::serve::test_parks()?;
     config.parked_memory = crate::remote::usual_memory();
-    config.modules = modules;
+    (config.modules, config.vendors) = (modules, vendors);
+    config.cards = cards;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);
     config.tenants.only_devices = Some(command.only_device.clone()).filter(|names| !names.is_empty());

@@ -5,6 +5,7 @@ use crate::{
     apis::{self, Api, ApiError},
     card_config::{card_at, parse_card},
     config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
+    fpga::own_libraries,
     remote::{NodeAddress, ServeArgs},
     sandbox::{self, Choice, Users},
     signals::Signals,
@@ -370,6 +371,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let has_cards = !command.fpga.is_empty() || !file.cards(&config.socket, config.mode).is_empty();
     let apis = apis_beside(&config.modules, has_cards)?;
+    config.vendors = own_libraries(&apis);
     if apis.is_empty() {
         // No guest comes for an API server that waits.
         (config.spares, config.zygote) = (0, None);

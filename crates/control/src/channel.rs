@@ -16,7 +16,7 @@ use std::{
 
 /// Of the messages' form and meaning. Node and API servers are one program; after an update of the file a running node may
 /// start newer ones.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Longest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors of one message. The kernel closes those for which there is no room.
@@ -37,7 +37,7 @@ pub enum Garbage {
     /// a message of more than 65536 bytes
     #[error("a message of more than {MAX_MESSAGE_BYTES} bytes")]
     Long,
-    /// a message of version {0} of the control protocol, expected 4: start the node again after an update of its program
+    /// a message of version {0} of the control protocol, expected {VERSION}: start the node again after an update of its program
     #[error(
         "a message of version {0} of the control protocol, expected {VERSION}: start the node again after an update \
          of its program"

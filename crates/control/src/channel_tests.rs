@@ -85,15 +85,17 @@ fn to_server() -> impl Strategy<Value = ToServer> {
         any::<(u64, u64)>().prop_map(|(request, note)| ToServer::Fetched { request, note }),
         (any::<u64>(), ".{0,16}", any::<u64>()).prop_map(|(session, api, spec_hash)| {
             let modules = vec![PathBuf::from(&api)];
-            let vendor = (spec_hash % 2 == 0).then(|| api.clone());
-            ToServer::Prepare(Preparation { session, modules, api, spec_hash, user: None, private: true, vendor })
+            let vendors = [(api.clone(), "lib".to_owned())].into();
+            ToServer::Prepare(Preparation { session, modules, api, spec_hash, user: None, private: true, vendors })
         }),
     ]
 }
 
 fn to_zygote() -> impl Strategy<Value = ToZygote> {
     let modules = proptest::collection::vec(".{0,8}".prop_map(PathBuf::from), 0..3);
-    prop_oneof![modules.prop_map(|modules| ToZygote::Preload { modules }), Just(ToZygote::Copy)]
+    let vendors = proptest::collection::btree_map(".{0,8}", ".{0,8}", 0..3);
+    let preload = (modules, vendors).prop_map(|(modules, vendors)| ToZygote::Preload { modules, vendors });
+    prop_oneof![preload, Just(ToZygote::Copy)]
 }
 
 fn from_server() -> impl Strategy<Value = FromServer> {
@@ -109,6 +111,7 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             request,
             name
         }),
+        any::<(u64, u64)>().prop_map(|(session, request)| FromServer::Card { session, request }),
         any::<[u64; 4]>().prop_map(|[session, asker, request, note]| FromServer::Fetched {
             session,
             asker,

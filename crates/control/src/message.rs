@@ -2,7 +2,7 @@
 
 use crate::{Assignment, MoveOrder, MoveReport, OfferName, Preparation, SessionDescriptors, moving::state_descriptors};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{ops::RangeInclusive, path::PathBuf};
+use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf};
 
 /// One message of one direction.
 pub trait Message: Serialize + DeserializeOwned {
@@ -30,7 +30,8 @@ pub enum ToServer {
     Move { session: u64, order: MoveOrder },
     /// Another API server of the tenant fetches what this one may have offered.
     Fetch(Wanted),
-    /// The answer to this request of the API server's own, with the descriptor if there is such an offer.
+    /// The answer to this request of the API server's own, with the descriptor if there is such an offer. To
+    /// [`FromServer::Card`]: with a socket, or an errno.
     Fetched { request: u64, note: u64 },
 }
 
@@ -38,8 +39,8 @@ pub enum ToServer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToZygote {
-    /// Load the modules in these directories.
-    Preload { modules: Vec<PathBuf> },
+    /// Load the modules in these directories. `vendors`: as in [`Assignment`](crate::Assignment).
+    Preload { modules: Vec<PathBuf>, vendors: BTreeMap<String, String> },
     /// Become an API server in a copy: with the control socket, the end of a pipe for its log lines, and that of a pipe for
     /// the process 1 of its PID namespace, if it has one of its own.
     Copy,
@@ -62,6 +63,8 @@ pub enum FromServer {
     Fetch { session: u64, request: u64, name: OfferName },
     /// The answer of that other one, with the descriptor if there is such an offer.
     Fetched { session: u64, asker: u64, request: u64, note: u64 },
+    /// The session wants a connection to a card of the node: answered by `ToServer::Fetched`, whose number is an errno.
+    Card { session: u64, request: u64 },
     /// About a session that moves.
     Move { session: u64, report: MoveReport },
     /// Process 1 of the PID namespace of an API server to be: a child of the node, which ends with the API server.

@@ -7,6 +7,7 @@
 use crate::{Message, ServerUser};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -52,9 +53,9 @@ pub struct Preparation {
     /// The node serves one program only and has its environment.
     #[serde(default)]
     pub private: bool,
-    /// Where the vendor's library is, if the node says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vendor: Option<String>,
+    /// As in [`Assignment`](crate::Assignment).
+    #[serde(default)]
+    pub vendors: BTreeMap<String, String>,
 }
 
 /// Module to the node.

@@ -115,6 +115,29 @@ impl Mappings {
         }
     }
 
+    /// Takes all from one slice to another.
+    ///
+    /// # Errors
+    /// The card refused a mapping. Then all are in the old slice again, or none is left if the card refuses that, too.
+    pub fn change_slice<B: Board>(
+        &mut self,
+        board: &mut B,
+        guest_base: u64,
+        old: u64,
+        new: u64,
+    ) -> Result<(), MappingError> {
+        self.hide(board, guest_base, old);
+        let shown = self.show(board, guest_base, new);
+        if shown.is_err() {
+            // Mappings from before the failure.
+            self.hide(board, guest_base, new);
+            if self.show(board, guest_base, old).is_err() {
+                self.unmap_all(board, guest_base, old);
+            }
+        }
+        shown
+    }
+
     /// Gives the card all that was hidden, in another slice.
     pub fn show<B: Board>(&self, board: &mut B, guest_base: u64, slice: u64) -> Result<(), MappingError> {
         for (address, mapping) in &self.by_address {

@@ -1,20 +1,21 @@
 //! The mediator: opens and closes virtual accelerators, and gives them their turns in device time.
 
 mod moving;
+mod turning;
 
 pub use moving::Departed;
+use turning::PortTurns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, RegisterKind, Rights, Stop};
+use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, RegisterKind, Rights};
 use aviary_schedule::{Discipline, Fair, Share};
 use thiserror::Error;
 
 use crate::mappings::{MappingError, Mappings};
 use crate::registers::{self, ReadAnswer, StartEdge, WriteAnswer};
 use crate::slices::{SLICE_BYTES, SlicePlaces};
-use crate::switching;
 use crate::turns::{PortOrder, PortUse, nanoseconds};
 use crate::virtual_accelerator::{Owner, Phase, StartBits, Status, VirtualAccelerator, VirtualId};
 
@@ -74,24 +75,6 @@ pub fn usual_discipline() -> Box<dyn Discipline> {
     Box::new(Fair::new(nanoseconds(USUAL_TURN)))
 }
 
-/// A port and the turns at it.
-#[derive(Debug)]
-struct PortTurns {
-    /// The accelerator's name and its number among those of the same type.
-    name: String,
-    order: PortOrder,
-    resident: Option<VirtualId>,
-    /// The port's cycle counter when its resident came.
-    since: u64,
-    /// The end of the turn, in cycles of the board's clock.
-    ends: u64,
-    /// The clock when its resident came, and when the resident's job ended.
-    came: u64,
-    ended: Option<u64>,
-    /// Cycles in which the port was between two owners.
-    switching: u64,
-}
-
 /// The mediator of one board.
 pub struct Mediator<B: Board> {
     board: B,
@@ -105,16 +88,7 @@ pub struct Mediator<B: Board> {
 impl<B: Board> Mediator<B> {
     /// `discipline` makes that of each port.
     pub fn new(board: B, settings: Settings, discipline: impl Fn() -> Box<dyn Discipline>) -> Self {
-        let port = |name| PortTurns {
-            name,
-            order: PortOrder::new(discipline()),
-            resident: None,
-            since: 0,
-            ends: 0,
-            came: 0,
-            ended: None,
-            switching: 0,
-        };
+        let port = |name| PortTurns::new(name, PortOrder::new(discipline()));
         let ports = port_names(&board).into_iter().map(port).collect();
         Self { board, settings, ports, places: SlicePlaces::new(), accelerators: BTreeMap::new(), next_id: 1 }
     }
@@ -402,138 +376,6 @@ impl<B: Board> Mediator<B> {
         let present = if scheduled { Monitor(&mut self.board).cycles(port).saturating_sub(since) } else { 0 };
         let status = self.own(id)?.status(scheduled);
         Ok(Status { cycles: status.cycles + present, ..status })
-    }
-
-    /// Does the virtual accelerator have its port at the moment?
-    fn is_scheduled(&self, id: VirtualId) -> bool {
-        self.accelerators.get(&id).is_some_and(|own| self.ports[own.port].resident == Some(id))
-    }
-
-    /// Takes the port away from a virtual accelerator, if it has it; a running job is saved.
-    fn pause(&mut self, id: VirtualId) {
-        let Some(own) = self.accelerators.get_mut(&id) else { return };
-        let port = &mut self.ports[own.port];
-        if port.resident != Some(id) {
-            return;
-        }
-        let began = self.board.now();
-        let cycles = switching::leave(&mut self.board, own, port.since, self.settings.save_timeout);
-        port.order.charge(id, cycles, self.board.now());
-        port.switching += self.board.now() - began;
-        let port = own.port;
-        // Interrupts up to here are this one's: the port raises none in reset.
-        self.note_interrupts();
-        self.ports[port].resident = None;
-    }
-
-    /// The same, without saving the job.
-    fn evict(&mut self, id: VirtualId) {
-        if let Some(own) = self.accelerators.get_mut(&id)
-            && self.ports[own.port].resident == Some(id)
-            && own.phase == Phase::Running
-        {
-            own.phase = Phase::Idle;
-        }
-        self.pause(id);
-    }
-
-    /// Runs the card for at most this many cycles of device time. Returns early when no job runs or waits.
-    pub fn run(&mut self, cycles: u64) {
-        let end = self.board.now().saturating_add(cycles);
-        while self.board.now() < end {
-            for port in 0..self.ports.len() {
-                self.turn(port);
-            }
-            let running = |port: &&PortTurns| {
-                port.resident.and_then(|id| self.accelerators.get(&id)).is_some_and(|own| own.phase == Phase::Running)
-            };
-            let contended: Vec<bool> = (0..self.ports.len()).map(|port| !self.waiting(port).is_empty()).collect();
-            let busy = self.ports.iter().filter(running).count();
-            if busy == 0 && !contended.contains(&true) {
-                return;
-            }
-            // The next turn that ends while others wait.
-            let ends =
-                self.ports.iter().zip(&contended).filter(|(_, contended)| **contended).map(|(port, _)| port.ends);
-            let until = ends.min().unwrap_or(end).min(end);
-            let now = self.board.now();
-            if until > now {
-                let stopped = self.board.advance(until - now);
-                self.note_interrupts();
-                if stopped != Stop::Elapsed {
-                    self.look_at_jobs();
-                }
-            }
-        }
-    }
-
-    /// A job runs, or a virtual accelerator waits for its port: [`Mediator::run`] has something to do.
-    pub fn is_busy(&self) -> bool {
-        self.accelerators.values().any(|own| own.phase == Phase::Running || own.is_waiting())
-    }
-
-    /// Virtual accelerators that wait for this port.
-    fn waiting(&self, port: usize) -> Vec<VirtualId> {
-        let at = self.accelerators.iter().filter(|(_, own)| own.port == port && own.is_waiting());
-        at.map(|(id, _)| *id).collect()
-    }
-
-    /// Gives the port to the next one, if it is its turn.
-    fn turn(&mut self, port: usize) {
-        let waiting = self.waiting(port);
-        if waiting.is_empty() {
-            return;
-        }
-        let resident = self.ports[port].resident;
-        let runs = resident.and_then(|id| self.accelerators.get(&id)).is_some_and(|own| own.phase == Phase::Running);
-        let slot = &self.ports[port];
-        let precedes = || resident.is_some_and(|resident| slot.order.ends_turn(resident, &waiting));
-        if runs && self.board.now() < slot.ends && !precedes() {
-            return;
-        }
-        if let Some(resident) = resident {
-            self.pause(resident);
-        }
-        // The one that was paused waits again.
-        let waiting = self.waiting(port);
-        let began = self.board.now();
-        let Some((next, turn)) = self.ports[port].order.next(&waiting, began) else { return };
-        let Some(own) = self.accelerators.get_mut(&next) else { return };
-        let since = switching::enter(&mut self.board, own);
-        let slot = &mut self.ports[port];
-        slot.resident = Some(next);
-        slot.since = since;
-        slot.switching += self.board.now() - began;
-        slot.came = self.board.now();
-        slot.ended = None;
-        slot.ends = slot.came + turn;
-        self.note_interrupts();
-    }
-
-    /// Hands interrupts to the residents of their ports.
-    fn note_interrupts(&mut self) {
-        let raised = self.board.take_interrupts();
-        for (number, port) in self.ports.iter().enumerate() {
-            let vectors = (raised >> (4 * number) & 0xf) as u8;
-            if vectors != 0
-                && let Some(own) = port.resident.and_then(|id| self.accelerators.get_mut(&id))
-            {
-                own.interrupts |= vectors;
-            }
-        }
-    }
-
-    fn look_at_jobs(&mut self) {
-        for port in &mut self.ports {
-            let Some(id) = port.resident else { continue };
-            if let Some(own) = self.accelerators.get_mut(&id)
-                && switching::look(&mut self.board, own)
-            {
-                // The port may go to the next one; its owner reads the registers until then.
-                port.ends = 0;
-                port.ended = Some(self.board.now());
-            }
-        }
     }
 }
 

@@ -39,12 +39,13 @@ impl ApiServerCommand {
     }
 
     /// The same command for a zygote whose copies are in sandboxes: `homes` is the directory of the tenants' homes,
-    /// `shared_memory` that of their shared memory below `/dev/shm`, `modules` that of API builds, all of them readable.
+    /// `shared_memory` that of their shared memory below `/dev/shm`, `builds` those of API builds and of vendors' libraries
+    /// that the node names, all of them readable.
     pub fn sandboxed(
         &self,
         homes: &Path,
         shared_memory: Option<&Path>,
-        modules: &[PathBuf],
+        builds: &[PathBuf],
         settings: &SandboxSettings,
     ) -> Self {
         let mut arguments: Vec<OsString> = vec!["--sandbox-homes".into(), homes.into()];
@@ -55,7 +56,7 @@ impl ApiServerCommand {
         let options = |name: &'static str, paths: &[PathBuf]| -> Vec<OsString> {
             paths.iter().flat_map(|path| [name.into(), path.into()]).collect()
         };
-        arguments.extend(options("--sandbox-read", modules));
+        arguments.extend(options("--sandbox-read", builds));
         arguments.extend(options("--sandbox-read", &settings.read));
         arguments.extend(options("--sandbox-device", &settings.devices));
         let words = |name: &'static str, words: &[String]| -> Vec<OsString> {

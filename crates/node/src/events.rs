@@ -101,6 +101,7 @@ impl Core {
         let (FromServer::Started { session, .. }
         | FromServer::Ended { session, .. }
         | FromServer::Fetch { session, .. }
+        | FromServer::Card { session, .. }
         | FromServer::Fetched { session, .. }) = message
         else {
             // Both the zygote and its copy say that the copy was born, or that it has a process 1.
@@ -124,6 +125,10 @@ impl Core {
             }
             FromServer::Fetch { session: asker, request, name } => {
                 self.ask_for(state, server, asker, request, name);
+                Ok(())
+            }
+            FromServer::Card { session: asker, request } => {
+                self.connect_to_card(state, asker, request);
                 Ok(())
             }
             FromServer::Fetched { session: giver, asker, request, note } => {

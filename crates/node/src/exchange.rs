@@ -33,6 +33,32 @@ impl Core {
         }
     }
 
+    /// A session asks for a connection to a card: it is the session's tenant there. The node makes both ends.
+    /// The answer waits for a card that starts.
+    pub(crate) fn connect_to_card(&self, state: &mut CoreState, asker: u64, request: u64) {
+        if state.cards.first_starts() && state.cards.hold(asker, request) {
+            return;
+        }
+        match self.card_socket_of(state, asker) {
+            Ok(socket) => tell(state, asker, &ToServer::Fetched { request, note: 0 }, Some(&socket)),
+            Err(errno) => {
+                let note = errno.raw_os_error().unsigned_abs().into();
+                tell(state, asker, &ToServer::Fetched { request, note }, None)
+            }
+        };
+    }
+
+    /// Answers those that waited for a card, once it does not start any longer.
+    pub(crate) fn connect_those_that_wait(&self) {
+        let mut state = self.state();
+        if state.cards.first_starts() {
+            return;
+        }
+        for (asker, request) in state.cards.let_go() {
+            self.connect_to_card(&mut state, asker, request);
+        }
+    }
+
     fn of_one_tenant(&self, state: &mut CoreState, server: u64, one: u64, other: u64) -> bool {
         let tenant = |session: u64| state.registry.sessions.get(&session).map(|session| &session.tenant);
         let same = tenant(one).is_some() && tenant(one) == tenant(other);

@@ -22,6 +22,7 @@ use crate::{
 use aviary_transport::RemoteAddress;
 use rustix::net::{Shutdown, shutdown};
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     fs,
     io::{PipeReader, PipeWriter},
@@ -103,6 +104,8 @@ pub struct NodeConfig {
     pub zygote: Option<ApiServerCommand>,
     /// Where API modules are searched, in order.
     pub modules: Vec<PathBuf>,
+    /// Per API, the file of its vendor library; of an API that is missing here the dynamic linker finds it.
+    pub vendors: BTreeMap<String, String>,
     /// API servers kept ready.
     pub spares: usize,
     /// Connections that one user may have at a time.
@@ -159,6 +162,7 @@ impl NodeConfig {
             api_server,
             zygote: None,
             modules: Vec::new(),
+            vendors: BTreeMap::new(),
             spares: 1,
             sessions_per_user: 4096,
             attach_rate: usual_rate(),

@@ -29,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::{
     collections::HashMap,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
@@ -121,7 +121,10 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
         Some(ApiServerCommand { environment, fixed_addresses, ..ApiServerCommand::own_zygote().ok()? })
     };
     let command = config.zygote.clone().or_else(alone)?;
-    Some(command.sandboxed(users.homes(), users.shared_memory(), &config.modules, settings))
+    // Libraries load their siblings.
+    let folders = config.vendors.values().filter_map(|file| Path::new(file).parent()).map(Path::to_owned);
+    let builds: Vec<PathBuf> = config.modules.iter().cloned().chain(folders).collect();
+    Some(command.sandboxed(users.homes(), users.shared_memory(), &builds, settings))
 }
 
 impl Core {
@@ -286,6 +289,7 @@ impl Core {
             self.refill();
             self.listen_for_vms();
             self.start_cards();
+            self.connect_those_that_wait();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);

@@ -17,6 +17,7 @@ use aviary_control::{FromServer, Received, receive};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
+    collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
@@ -176,7 +177,7 @@ impl Core {
         }
         state.zygote_at = None;
         let Some(command) = &self.config.zygote else { return };
-        let started = Zygote::start(command, &self.config.modules).and_then(|zygote| {
+        let started = Zygote::start(command, &self.config.modules, &self.config.vendors).and_then(|zygote| {
             self.epoll.add(zygote.process.control.as_fd(), Token::Zygote)?;
             self.epoll.add(zygote.process.exit.as_fd(), Token::ZygoteExit)?;
             Ok(zygote)
@@ -231,7 +232,7 @@ impl Core {
 
 /// A sandboxed API server that loads its modules itself: the copy of a process that has loaded nothing and then ends.
 fn sandboxed_alone(command: &ApiServerCommand, log: &OwnedFd) -> Result<ApiServer, NodeError> {
-    let zygote = Zygote::start(command, &[])?;
+    let zygote = Zygote::start(command, &[], &BTreeMap::new())?;
     let copied = zygote.copy(log);
     zygote.process.discard();
     copied

@@ -165,6 +165,7 @@ impl Core {
             tenant: session.tenant.clone(),
             guest: session.guest_pid(),
             modules: self.config.modules.clone(),
+            vendors: self.config.vendors.clone(),
             slot,
             threads: permissions.threads,
             apis: permissions.apis.clone(),

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
@@ -30,10 +31,14 @@ pub struct Zygote {
 
 impl Zygote {
     /// Starts one; it is ready some time later.
-    pub fn start(command: &ApiServerCommand, modules: &[PathBuf]) -> Result<Self, NodeError> {
+    pub fn start(
+        command: &ApiServerCommand,
+        modules: &[PathBuf],
+        vendors: &BTreeMap<String, String>,
+    ) -> Result<Self, NodeError> {
         // It runs nothing of a guest's, so its messages need no pipe.
         let process = ApiServer::spawn(command, None)?;
-        let request = ToZygote::Preload { modules: modules.to_vec() };
+        let request = ToZygote::Preload { modules: modules.to_vec(), vendors: vendors.clone() };
         match send(process.control.as_fd(), &request, &[], Patience::None) {
             Ok(()) => Ok(Self { process, ready: false }),
             Err(error) => {

@@ -179,7 +179,7 @@ fn admit(
     let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
     // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
     // if anything may still use it.
-    let memory = unsafe { SessionMemory::new(base, arena.size() as u64, !arena.mirrored()) };
+    let memory = unsafe { SessionMemory::new(base, arena.size() as u64, !arena.mirrored()) }.of(&arena);
     let flags = if arena.same_address() { welcome_flag::SAME_ADDRESS } else { 0 };
     if let Arrival::Attaches = arrival {
         send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");

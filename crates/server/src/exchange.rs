@@ -18,6 +18,8 @@ pub struct ExchangeAbi {
     pub withdraw: extern "C" fn(name: *const OfferName),
     /// A descriptor of the caller's own, or -1.
     pub fetch: extern "C" fn(session: u64, name: *const OfferName, note: *mut u64) -> RawFd,
+    /// A connection to a card of the node, of the caller's own, or a negative errno.
+    pub card: extern "C" fn(session: u64) -> RawFd,
 }
 
 /// In a module: of the process that it is in.
@@ -46,4 +48,12 @@ pub(crate) fn fetch(session: u64, name: OfferName) -> Option<(OwnedFd, u64)> {
     let fd = (EXCHANGE.get()?.fetch)(session, &raw const name, &raw mut note);
     // SAFETY: the process hands over a descriptor that nobody else owns.
     (fd >= 0).then(|| (unsafe { OwnedFd::from_raw_fd(fd) }, note))
+}
+
+/// A connection to a card of the node, for a session's tenant; otherwise an errno.
+pub(crate) fn card(session: u64) -> Result<OwnedFd, i32> {
+    let exchange = EXCHANGE.get().ok_or(rustix::io::Errno::NODEV.raw_os_error())?;
+    let fd = (exchange.card)(session);
+    // SAFETY: the process hands over a descriptor that nobody else owns.
+    if fd >= 0 { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) } else { Err(-fd) }
 }

@@ -134,6 +134,15 @@ macro_rules! utility_exports {
             $crate::ffi::handed(number)
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_card() -> ::std::ffi::c_int {
+            $crate::ffi::card()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_file(pointer: usize, bytes: usize, offset: *mut u64) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::zerocopy_file(pointer as *const ::std::ffi::c_void, bytes, offset) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_function(name: *const ::std::ffi::c_char) -> usize {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::ffi::function(name) as usize }

@@ -315,6 +315,34 @@ pub fn handed(number: u64) -> c_int {
     guarded(take, None).map_or(-1, IntoRawFd::into_raw_fd)
 }
 
+/// A connection to a card of the node for the tenant of the session of the call under way, of the caller's own; or a negative
+/// errno.
+pub fn card() -> c_int {
+    let connect = || session().map(|session| exchange::card(session.number()));
+    match guarded(connect, None) {
+        Some(Ok(descriptor)) => descriptor.into_raw_fd(),
+        Some(Err(errno)) => -errno,
+        None => -rustix::io::Errno::NOTCONN.raw_os_error(),
+    }
+}
+
+/// The file of zero-copy memory, as a descriptor of the caller's own, and where the memory lies in it; -1: these bytes are
+/// not all in memory that is shared by a file.
+///
+/// # Safety
+/// `offset` points to a place for a number. `pointer` is compared, not followed.
+pub unsafe fn zerocopy_file(pointer: *const c_void, bytes: usize, offset: *mut u64) -> c_int {
+    let find = || session()?.memory.file_of(pointer.cast(), bytes);
+    match guarded(find, None) {
+        Some((file, at)) => {
+            // SAFETY: the caller's promise.
+            unsafe { offset.write(at) };
+            file.into_raw_fd()
+        }
+        None => -1,
+    }
+}
+
 /// A descriptor of the caller's own for what was offered under this name, and the number offered with it; -1 if there is
 /// no such offer in the tenant.
 ///

@@ -1,6 +1,10 @@
 //! The memory that a session shares with its guest, as far as handlers need it.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use aviary_transport::Arena;
 
 /// Where the arena is mapped here. All of it is the guest's: offsets are checked, contents are never believed.
 pub struct SessionMemory {
@@ -8,6 +12,8 @@ pub struct SessionMemory {
     size: u64,
     /// Both sides see the same memory (not a mirrored copy).
     shared: bool,
+    /// The arena itself, for its file.
+    arena: Weak<Arena>,
 }
 
 // SAFETY: the mapping belongs to the whole process and is never unmapped (see `new`).
@@ -20,13 +26,25 @@ impl SessionMemory {
     /// `size` bytes at `base` stay mapped readable and writable until the process ends: vendor threads may
     /// use them longer than the session lives. The memory behind them must not shrink (seals).
     pub unsafe fn new(base: *mut u8, size: u64, shared: bool) -> SessionMemory {
-        SessionMemory { base, size, shared }
+        SessionMemory { base, size, shared, arena: Weak::new() }
+    }
+
+    /// With the file of this arena, which is the one that is mapped.
+    pub fn of(self, arena: &Arc<Arena>) -> SessionMemory {
+        SessionMemory { arena: Arc::downgrade(arena), ..self }
+    }
+
+    /// A copy of the arena's descriptor, and where these bytes lie in its file. `None`: they are not all there, or it has none.
+    pub fn file_of(&self, pointer: *const u8, bytes: usize) -> Option<(OwnedFd, u64)> {
+        let offset = self.shared_offset(pointer, bytes)?;
+        let file = self.arena.upgrade()?.file()?.try_clone_to_owned().ok()?;
+        Some((file, offset))
     }
 
     /// No arena at all.
     #[cfg(test)]
     pub fn none() -> SessionMemory {
-        SessionMemory { base: std::ptr::null_mut(), size: 0, shared: false }
+        SessionMemory { base: std::ptr::null_mut(), size: 0, shared: false, arena: Weak::new() }
     }
 
     /// The address of a range that a guest named; `None` unless all of it lies in the arena.
@@ -103,5 +121,24 @@ mod tests {
         assert_eq!(memory.shared_offset(pointer.wrapping_sub(41), 8), None);
         assert!(memory.contains(pointer) && !memory.contains(pointer.wrapping_add(216)));
         assert_eq!(SessionMemory::none().range(0, 0), None);
+    }
+
+    #[test]
+    fn bytes_of_the_arena_are_found_in_its_file() {
+        let arena = Arena::create(1 << 20).unwrap();
+        let base = arena.pointer(0, 1 << 20).unwrap();
+        // SAFETY: the arena is mapped as long as the test.
+        let memory = unsafe { SessionMemory::new(base, 1 << 20, true) }.of(&arena);
+        let (file, offset) = memory.file_of(base.wrapping_add(8192), 4096).unwrap();
+        assert_eq!(offset, 8192);
+        let inode = |file: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(file).unwrap().st_ino;
+        assert_eq!(inode(std::os::fd::AsFd::as_fd(&file)), inode(arena.file().unwrap()));
+        assert!(memory.file_of(base.wrapping_add(8192), 1 << 20).is_none());
+        assert!(memory.file_of(base.wrapping_sub(1), 1).is_none());
+        // SAFETY: as above.
+        let mirrored = unsafe { SessionMemory::new(base, 1 << 20, false) }.of(&arena);
+        assert!(mirrored.file_of(base, 4096).is_none());
+        let memory = memory.of(&Arena::mirror(1 << 20).unwrap());
+        assert!(memory.file_of(base, 4096).is_none());
     }
 }

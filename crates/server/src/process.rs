@@ -8,6 +8,7 @@ mod orders;
 pub mod sandboxing;
 mod zygote;
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -234,7 +235,7 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
         ToServer::Move { session, order } => shared.orders.pass_on(shared, session, order, &descriptors),
         ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
         ToServer::Fetched { request, note } => {
-            shared.exchange.arrive(request, descriptors.into_iter().next().map(|descriptor| (descriptor, note)));
+            shared.exchange.arrive(request, descriptors.into_iter().next(), note);
         }
     }
 }
@@ -308,7 +309,7 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     shared.active.fetch_add(1, Ordering::SeqCst);
     let Assigned { assignment, descriptors, state } = &assigned;
     let session = assignment.session;
-    if let Err(text) = shared.confine_for(assignment.user.as_ref(), &assignment.modules) {
+    if let Err(text) = shared.confine_for(assignment.user.as_ref(), &assignment.modules, &assignment.vendors) {
         note(shared, session, &text);
         if state.is_some() {
             shared.node.ended(session, &text);
@@ -339,7 +340,12 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     }
 }
 
-fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[PathBuf]) -> Result<(), String> {
+fn confine_for(
+    sandbox: Option<&Sandbox>,
+    user: Option<&ServerUser>,
+    modules: &[PathBuf],
+    vendors: &BTreeMap<String, String>,
+) -> Result<(), String> {
     let home = match (sandbox, user) {
         (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
         (None, Some(user)) => Some(user.home.clone()),
@@ -348,7 +354,7 @@ fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[
     };
     if let Some(user) = user {
         // This user must be able to read all that is loaded later. A copy of the zygote has it already.
-        attach::preload(modules).for_each(drop);
+        attach::preload(modules, vendors).for_each(drop);
         confine::become_user(user).map_err(|error| error.to_string())?;
     }
     if let Some(home) = &home {
@@ -363,8 +369,13 @@ fn note(shared: &ProcessState, session: u64, text: &str) {
 
 impl ProcessState {
     /// With the first session, or before it comes: from here on the process is its tenant's.
-    fn confine_for(&self, user: Option<&ServerUser>, modules: &[PathBuf]) -> Result<(), String> {
-        let confined = self.confined.get_or_init(|| confine_for(self.sandbox.as_ref(), user, modules));
+    fn confine_for(
+        &self,
+        user: Option<&ServerUser>,
+        modules: &[PathBuf],
+        vendors: &BTreeMap<String, String>,
+    ) -> Result<(), String> {
+        let confined = self.confined.get_or_init(|| confine_for(self.sandbox.as_ref(), user, modules, vendors));
         confined.clone().map_err(|error| format!("this API server cannot be confined: {error}"))
     }
 

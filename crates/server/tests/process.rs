@@ -290,7 +290,7 @@ fn process_is_prepared_for_its_own_specification_only() {
     let modules = vec![Path::new(&node.folder).join("modules")];
     let answer = |session, api: &str, spec_hash| {
         let (modules, api) = (modules.clone(), api.to_owned());
-        let wanted = Preparation { session, modules, api, spec_hash, user: None, private: false, vendor: None };
+        let wanted = Preparation { session, modules, api, spec_hash, user: None, private: false, vendors: [].into() };
         send(node.control.as_fd(), &ToServer::Prepare(wanted), &[], Patience::Waits).expect("asked");
         match node.event().0 {
             FromServer::Move { session: of, report } if of == session => report,

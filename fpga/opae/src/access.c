@@ -29,6 +29,9 @@ static void close_handle(struct object *object)
 {
     struct handle *handle = (struct handle *)object;
 
+    /* Memory of others may be used for something else afterwards: nothing is under way there after a reset. */
+    if (handle->card)
+        aviary_fpga_reset(handle->card);
     aviary_fpga_disconnect(handle->card);
     while (handle->buffers) {
         struct buffer *buffer = handle->buffers;

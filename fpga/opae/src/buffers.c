@@ -1,10 +1,24 @@
 /* Memory that a program and its accelerator share. */
 #include "objects.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
 #define FLAGS (FPGA_BUF_PREALLOCATED | FPGA_BUF_QUIET | FPGA_BUF_READ_ONLY)
+
+/* Makes a buffer one of the handle's; its number. */
+static uint64_t keep(struct handle *handle, struct buffer *buffer)
+{
+    uint64_t number;
+
+    pthread_mutex_lock(&handle->lock);
+    number = buffer->number = handle->next_number++;
+    buffer->next = handle->buffers;
+    handle->buffers = buffer;
+    pthread_mutex_unlock(&handle->lock);
+    return number;
+}
 
 static fpga_result prepare(struct handle *handle, uint64_t len, void **buf_addr, uint64_t *wsid, int flags)
 {
@@ -22,12 +36,37 @@ static fpga_result prepare(struct handle *handle, uint64_t len, void **buf_addr,
         return result_of(error, flags & FPGA_BUF_QUIET ? NULL : "fpgaPrepareBuffer");
     }
     *buf_addr = buffer->address;
-    pthread_mutex_lock(&handle->lock);
-    *wsid = buffer->number = handle->next_number++;
-    buffer->next = handle->buffers;
-    handle->buffers = buffer;
-    pthread_mutex_unlock(&handle->lock);
+    *wsid = keep(handle, buffer);
     return FPGA_OK;
+}
+
+static fpga_result share(struct handle *handle, int file, uint64_t offset, uint64_t len, int flags, uint64_t *wsid)
+{
+    unsigned how = flags & FPGA_BUF_READ_ONLY ? AVIARY_FPGA_READ_ONLY : 0;
+    struct buffer *buffer = calloc(1, sizeof *buffer);
+    int error;
+
+    if (!buffer)
+        return FPGA_NO_MEMORY;
+    error = aviary_fpga_map_file(handle->card, file, offset, len, how, &buffer->io_address);
+    if (error) {
+        free(buffer);
+        return result_of(error, flags & FPGA_BUF_QUIET ? NULL : "fpgaPrepareBuffer");
+    }
+    *wsid = keep(handle, buffer);
+    return FPGA_OK;
+}
+
+EXPORTED fpga_result aviary_opae_share(fpga_handle handle, int file, uint64_t offset, uint64_t len, int flags, uint64_t *wsid)
+{
+    struct handle *held = wsid && len && !(flags & ~(FPGA_BUF_QUIET | FPGA_BUF_READ_ONLY)) ? object_hold(handle, HANDLE) : NULL;
+    fpga_result result;
+
+    if (!held)
+        return FPGA_INVALID_PARAM;
+    result = share(held, file, offset, len, flags, wsid);
+    object_release(held);
+    return result;
 }
 
 EXPORTED fpga_result fpgaPrepareBuffer(fpga_handle handle, uint64_t len, void **buf_addr, uint64_t *wsid, int flags)
@@ -76,7 +115,12 @@ EXPORTED fpga_result fpgaReleaseBuffer(fpga_handle handle, uint64_t wsid)
     if (buffer)
         *link = buffer->next;
     pthread_mutex_unlock(&held->lock);
-    result = buffer ? result_of(aviary_fpga_unmap(held->card, buffer->address), "fpgaReleaseBuffer") : FPGA_INVALID_PARAM;
+    if (!buffer)
+        result = FPGA_INVALID_PARAM;
+    else if (buffer->address)
+        result = result_of(aviary_fpga_unmap(held->card, buffer->address), "fpgaReleaseBuffer");
+    else
+        result = result_of(aviary_fpga_unmap_file(held->card, buffer->io_address), "fpgaReleaseBuffer");
     free(buffer);
     object_release(held);
     return result;

@@ -88,6 +88,7 @@ struct token {
 /* Memory of a handle. */
 struct buffer {
     uint64_t number, io_address;
+    /* NULL: a file of others. */
     void *address;
     struct buffer *next;
 };

@@ -1,5 +1,6 @@
 /* Results, words for them, and versions. */
 #include "objects.h"
+#include "words.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -40,20 +41,7 @@ fpga_result result_of(int error, const char *function)
 
 EXPORTED const char *fpgaErrStr(fpga_result e)
 {
-    switch (e) {
-    case FPGA_OK: return "success";
-    case FPGA_INVALID_PARAM: return "invalid parameter";
-    case FPGA_BUSY: return "resource busy";
-    case FPGA_EXCEPTION: return "exception";
-    case FPGA_NOT_FOUND: return "not found";
-    case FPGA_NO_MEMORY: return "no memory";
-    case FPGA_NOT_SUPPORTED: return "not supported";
-    case FPGA_NO_DRIVER: return "no driver available";
-    case FPGA_NO_DAEMON: return "no fpga daemon running";
-    case FPGA_NO_ACCESS: return "insufficient privileges";
-    case FPGA_RECONF_ERROR: return "reconfiguration error";
-    default: return "unknown error";
-    }
+    return words_of(e);
 }
 
 EXPORTED fpga_result fpgaInitialize(const char *config_file)

@@ -1,5 +1,6 @@
 /* Cards and accelerators, found and named by tokens. */
 #include "objects.h"
+#include "shared.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -147,4 +148,9 @@ EXPORTED fpga_result fpgaDestroyToken(fpga_token *token)
         return FPGA_INVALID_PARAM;
     *token = NULL;
     return FPGA_OK;
+}
+
+EXPORTED void aviary_opae_connect_by(int (*connect)(void))
+{
+    aviary_fpga_connect_by(connect);
 }

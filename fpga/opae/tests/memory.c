@@ -149,16 +149,35 @@ static void interrupts(void)
     OK(fpgaReleaseBuffer(handle, to_id));
 }
 
-int main(void)
+static void refused(void)
+{
+    unsigned char *memory = pages(PAGE);
+    fpga_event_handle event;
+    uint64_t id;
+
+    EXPECT(fpgaPrepareBuffer(handle, 0, NULL, NULL, FPGA_BUF_PREALLOCATED), FPGA_NOT_SUPPORTED);
+    EXPECT(fpgaPrepareBuffer(handle, PAGE, (void **)&memory, &id, FPGA_BUF_PREALLOCATED), FPGA_NOT_SUPPORTED);
+    EXPECT(fpgaCreateEventHandle(&event), FPGA_NOT_SUPPORTED);
+    munmap(memory, PAGE);
+}
+
+/* With an argument: through an API server. */
+int main(int argc, char **argv)
 {
     const fpga_guid guid = NLB;
     fpga_token token = find(guid);
 
+    (void)argv;
     OK(fpgaOpen(token, &handle, 0));
     OK(fpgaPrepareBuffer(handle, PAGE, (void **)&dsm, &dsm_id, 0));
-    preallocated();
+    /* Through an API server there are neither. */
+    if (argc == 1)
+        preallocated();
+    else
+        refused();
     allocated();
-    interrupts();
+    if (argc == 1)
+        interrupts();
     /* A handle that is closed lets go of the buffers that it has. */
     OK(fpgaClose(handle));
     OK(fpgaDestroyToken(&token));

@@ -54,7 +54,6 @@ static void enumeration(void)
     token = find(guid);
     /* A token is no properties. */
     EXPECT(fpgaEnumerate(&token, 1, NULL, 0, &matches), FPGA_INVALID_PARAM);
-    CHECK(matches == 0);
     OK(fpgaCloneToken(token, &clone));
     OK(fpgaDestroyToken(&token));
     EXPECT(fpgaDestroyToken(&token), FPGA_INVALID_PARAM);

@@ -3,7 +3,7 @@
 use aviary_card::{Board, PortDescription};
 
 use super::{Error, Mediator};
-use crate::virtual_accelerator::{VirtualAccelerator, VirtualId};
+use crate::virtual_accelerator::{Failure, Phase, VirtualAccelerator, VirtualId};
 
 /// A virtual accelerator between two cards, with its memory. A job that ran is saved in that memory.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ impl<B: Board> Mediator<B> {
     /// Moves a virtual accelerator to another port of the same type. Its job goes on there.
     ///
     /// # Errors
-    /// [`Error::WrongPort`]; [`Error::Mapping`] if its memory cannot be mapped there, which leaves it failed.
+    /// [`Error::WrongPort`]; [`Error::Mapping`] if its memory cannot be mapped there: it stays at its port, and its job goes on
+    /// there. If the memory cannot be mapped where it was either, nothing is mapped, and the job has failed.
     pub fn move_to(&mut self, id: VirtualId, port: usize) -> Result<(), Error> {
         let from = self.own(id)?.port;
         let described = &self.board.description().ports;
@@ -30,9 +31,13 @@ impl<B: Board> Mediator<B> {
         let ports = self.ports.len();
         let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
         if let Some(base) = own.base {
-            own.mappings.hide(&mut self.board, base, own.place.base(from, ports));
-            own.port = port;
-            own.mappings.show(&mut self.board, base, own.place.base(port, ports))?;
+            let (old, new) = (own.place.base(from, ports), own.place.base(port, ports));
+            if let Err(error) = own.mappings.change_slice(&mut self.board, base, old, new) {
+                if own.mappings.is_empty() {
+                    own.phase = Phase::Failed(Failure::Silent);
+                }
+                return Err(error.into());
+            }
         }
         own.port = port;
         self.ports[from].order.leave(id);

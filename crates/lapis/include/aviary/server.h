@@ -98,6 +98,12 @@ int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
 int64_t aviary_hand_over(int descriptor);
 /* While a state is read: the descriptor of that number, which the caller closes; -1: there is none. */
 int aviary_handed(uint64_t number);
+/* A connection to the FPGA card of the node for the tenant of the call under way, which the caller closes; otherwise a negative errno. */
+int aviary_card(void);
+/* The file in which these bytes of zero-copy memory lie, for a vendor's library that maps them elsewhere, too: a descriptor, which the
+ * caller closes, and the bytes' place in the file; -1: guest and server do not share them by a file. The file has all of the guest's
+ * memory, and the guest changes its content at any time. */
+int aviary_zerocopy_file(const void *pointer, size_t bytes, uint64_t *offset);
 
 /* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so that API servers
  * share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */

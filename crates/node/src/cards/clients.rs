@@ -6,10 +6,11 @@ use crate::{
     guest::Guest,
     node::{Core, CoreState, Goal},
     sessions::Party,
+    tenant::Tenant,
 };
 use aviary_control::{CardClient, FPGA_API, FPGA_MEMORY, Patience, ToCard, refuse_card_client, send};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpair};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, OwnedFd},
@@ -55,6 +56,16 @@ impl CardRefusal {
     }
 }
 
+/// Counts of sessions and their limits, and whose they are.
+fn check_room(limits: [(usize, Option<usize>, String); 2]) -> Result<(), CardRefusal> {
+    for (count, most, whose) in limits {
+        if let Some(most) = most.filter(|most| count >= *most) {
+            return Err(CardRefusal::Crowded { whose, most });
+        }
+    }
+    Ok(())
+}
+
 impl Core {
     /// Programs connect to a card.
     pub(crate) fn accept_card_clients(&self, place: u64) {
@@ -70,19 +81,32 @@ impl Core {
         }
     }
 
+    /// The end of a connection to the first card for the API server of a session.
+    pub(crate) fn card_socket_of(&self, state: &mut CoreState, asker: u64) -> Result<OwnedFd, Errno> {
+        let session = state.registry.sessions.get(&asker).ok_or(Errno::NOTCONN)?;
+        let (guest, tenant) = (session.guest, session.tenant.clone());
+        let place = *state.cards.list.keys().next().ok_or(Errno::NODEV)?;
+        let tenant = state.tenants.called(&tenant);
+        let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        self.hand_to_card(state, place, guest, Some(asker), tenant, &own).map(|()| theirs).map_err(|refusal| {
+            self.tell_refusal(state, format_args!("connection of session {asker} to a card refused: {refusal}"));
+            refusal.errno()
+        })
+    }
+
     fn admit_card_client(&self, state: &mut CoreState, place: u64, socket: &OwnedFd) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection to a card refused: {error}")),
         };
-        if let Err(refusal) = self.hand_to_card(state, place, guest, socket) {
+        if let Err(refusal) = self.hand_program_to_card(state, place, guest, socket) {
             refuse_card_client(socket, refusal.errno());
             let pid = guest.pid;
             self.tell_refusal(state, format_args!("connection of process {pid} to a card refused: {refusal}"));
         }
     }
 
-    fn hand_to_card(
+    fn hand_program_to_card(
         &self,
         state: &mut CoreState,
         place: u64,
@@ -98,21 +122,32 @@ impl Core {
             return Err(CardRefusal::Denied(tenant.name));
         }
         let user = Party::User(guest.uid);
+        let whole = format!("tenant {}", tenant.name.escape_debug());
+        let limits = [
+            (state.sessions_of_party(&user), Some(state.sessions_per_user), user.to_string()),
+            (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole),
+        ];
+        check_room(limits)?;
+        self.hand_to_card(state, place, guest, None, tenant, socket)
+    }
+
+    fn hand_to_card(
+        &self,
+        state: &mut CoreState,
+        place: u64,
+        guest: Guest,
+        within: Option<u64>,
+        tenant: Tenant,
+        socket: &OwnedFd,
+    ) -> Result<(), CardRefusal> {
         let here = |one: &CardSession| one.card == place;
         let on_card = state.cards.sessions.values().filter(|one| here(one)).count();
         let of_tenant = state.cards.sessions.values().filter(|one| here(one) && one.tenant == tenant.name).count();
-        let whole = |what: &str| format!("{what} {}", tenant.name.escape_debug());
-        let limits = [
-            (state.sessions_of_party(&user), Some(state.sessions_per_user), user.to_string()),
-            (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole("tenant")),
-            (of_tenant, Some(MOST_CLIENTS_OF_ONE), whole("at this card tenant")),
+        let own = format!("at this card tenant {}", tenant.name.escape_debug());
+        check_room([
+            (of_tenant, Some(MOST_CLIENTS_OF_ONE), own),
             (on_card, Some(MOST_CLIENTS), "the card".to_owned()),
-        ];
-        for (count, most, whose) in limits {
-            if let Some(most) = most.filter(|most| count >= *most) {
-                return Err(CardRefusal::Crowded { whose, most });
-            }
-        }
+        ])?;
         let serving = |card: &Card| matches!(card.state, CardState::Serving { .. }) && !self.aims_at(Goal::Drain);
         if !state.cards.list.get(&place).is_some_and(serving) {
             return Err(CardRefusal::NoCard);
@@ -148,7 +183,7 @@ impl Core {
             guest.pid,
             tenant.escape_debug()
         ));
-        let own = CardSession { card: place, guest, tenant, since, seat, figures: None, moving: None };
+        let own = CardSession { card: place, guest, within, tenant, since, seat, figures: None, moving: None };
         state.cards.sessions.insert(session, own);
         Ok(())
     }

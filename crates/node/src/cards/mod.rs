@@ -106,6 +106,8 @@ struct CardSession {
     /// The card's place.
     card: u64,
     guest: Guest,
+    /// The session of an API server, of which this one is a part; it is counted there.
+    within: Option<u64>,
     tenant: String,
     since: SystemTime,
     seat: AssignedSlot,
@@ -122,7 +124,13 @@ pub struct Cards {
     /// By number; numbers are those of all sessions of the node.
     sessions: BTreeMap<u64, CardSession>,
     rules: Vec<PortRule>,
+    /// Sessions of API servers, and their requests for a connection, that wait until the first card has started.
+    waiting: Vec<(u64, u64)>,
 }
+
+/// Requests of one session that wait, and of all: an API server that asks for more is answered at once.
+const MOST_WAITING_OF_ONE: usize = 4;
+const MOST_WAITING: usize = 1024;
 
 impl Cards {
     /// `notes` gets the schedulers that cards do not have.
@@ -152,11 +160,37 @@ impl Cards {
         self.sessions.len()
     }
 
+    /// The card that API servers reach has not served yet, or is started again.
+    pub fn first_starts(&self) -> bool {
+        let first = self.list.values().next();
+        first.is_some_and(|card| matches!(card.state, CardState::Due(_) | CardState::Starting(_)))
+    }
+
+    /// Keeps a request until the card has started. False: there are too many.
+    pub fn hold(&mut self, session: u64, request: u64) -> bool {
+        let of_one = self.waiting.iter().filter(|(other, _)| *other == session).count();
+        let fits = of_one < MOST_WAITING_OF_ONE && self.waiting.len() < MOST_WAITING;
+        if fits {
+            self.waiting.push((session, request));
+        }
+        fits
+    }
+
+    /// All requests that wait.
+    pub fn let_go(&mut self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Sessions that are no part of another one.
+    fn on_their_own(&self) -> impl Iterator<Item = &CardSession> {
+        self.sessions.values().filter(|session| session.within.is_none())
+    }
+
     pub fn sessions_of_tenant(&self, name: &str) -> usize {
-        self.sessions.values().filter(|session| session.tenant == name).count()
+        self.on_their_own().filter(|session| session.tenant == name).count()
     }
 
     pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.guest.uid == uid).count()
+        self.on_their_own().filter(|session| session.guest.uid == uid).count()
     }
 }

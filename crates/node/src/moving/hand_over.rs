@@ -29,9 +29,9 @@ impl Core {
         let announced: Vec<_> = one.parts.iter_mut().map(|(id, part)| (*id, part.announced.take())).collect();
         for (id, announced) in announced {
             let (assignment, api, spec_hash) = self.assignment_in(state, target, id)?;
-            let vendor = assignment.vendors.get(&api).cloned();
-            let (modules, user, private) = (assignment.modules, assignment.user, assignment.private);
-            let wanted = Preparation { session: id, modules, api, spec_hash, user, private, vendor };
+            let (modules, vendors) = (assignment.modules, assignment.vendors);
+            let (user, private) = (assignment.user, assignment.private);
+            let wanted = Preparation { session: id, modules, api, spec_hash, user, private, vendors };
             let announced: Vec<_> = announced.iter().map(AsFd::as_fd).collect();
             tell(state, target, &ToServer::Prepare(wanted), &announced)
                 .map_err(|error| NodeError::HandOver(0, error))?;

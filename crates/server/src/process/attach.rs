@@ -19,6 +19,7 @@ use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, PrepareArguments, ServeArgume
 use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
+use crate::vendor::try_loading;
 
 /// The folder beside a module with those of earlier builds, by the hashes of their specifications.
 const KEPT: &str = "modules";
@@ -213,7 +214,7 @@ pub fn prepare(shared: &ProcessState, wanted: &Preparation, announced: Option<Ow
     let hello = announced.map(|file| snapshot::read(&file)).transpose().map_err(|error| error.to_string())?;
     if hello.is_some() {
         // Threads that the vendor's library starts are confined with the process.
-        shared.confine_for(wanted.user.as_ref(), &wanted.modules)?;
+        shared.confine_for(wanted.user.as_ref(), &wanted.modules, &wanted.vendors)?;
     }
     let module = module_for(&wanted.modules, &wanted.api, wanted.spec_hash).map_err(|refusal| refusal.whole())?;
     if module.spec_hash != wanted.spec_hash {
@@ -224,7 +225,7 @@ pub fn prepare(shared: &ProcessState, wanted: &Preparation, announced: Option<Ow
         ));
     }
     if let Some((link, _)) = hello {
-        let vendor = wanted.vendor.as_deref().unwrap_or_default();
+        let vendor = wanted.vendors.get(&wanted.api).map(String::as_str).unwrap_or_default();
         (module.prepare)(&PrepareArguments {
             hello: link.hello.as_ptr(),
             hello_length: link.hello.len(),
@@ -252,9 +253,14 @@ fn load(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
 }
 
 /// Loads every module in these directories, and what it needs, before a guest is there. What cannot be loaded is not:
-/// the session that asks for it tries again and tells why. Answers what was loaded, one by one.
-pub(super) fn preload(directories: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+/// the session that asks for it tries again and tells why. Answers what was loaded, one by one. `vendors`: as in an
+/// [`Assignment`](aviary_control::Assignment). A library that is loaded from its file is there by its name, too, by which a
+/// module asks for it.
+pub(super) fn preload(directories: &[PathBuf], vendors: &BTreeMap<String, String>) -> impl Iterator<Item = PathBuf> {
     let mut seen = BTreeSet::new();
+    for file in vendors.values() {
+        let _ = try_loading(file);
+    }
     let files = directories.iter().flat_map(|directory| modules(directory)).collect::<Vec<_>>();
     files.into_iter().filter(move |path| {
         let first = seen.insert(path.parent().and_then(Path::file_name).map(ToOwned::to_owned));

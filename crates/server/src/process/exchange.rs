@@ -11,20 +11,25 @@ use super::ProcessState;
 use super::node::Node;
 use crate::exchange::ExchangeAbi;
 use aviary_control::OfferName;
+use rustix::io::Errno;
 
 /// Each costs the process a descriptor.
 const MAX_OFFERS: usize = 4096;
 /// The other process answers at once, unless it is about to end.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A card may have to load its image first.
+const CARD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A descriptor, and the number that goes with it.
 type Offered = (OwnedFd, u64);
+/// The node's answer: a descriptor or none, and a number.
+type NodeAnswer = (Option<OwnedFd>, u64);
 
 #[derive(Default)]
 pub struct Exchange {
     offers: Mutex<BTreeMap<OfferName, Offered>>,
-    /// By request; the inner `None`: there is no such offer.
-    asked: Mutex<HashMap<u64, Option<Option<Offered>>>>,
+    /// By request; `None`: not answered yet.
+    asked: Mutex<HashMap<u64, Option<NodeAnswer>>>,
     arrived: Condvar,
     requests: AtomicU64,
 }
@@ -74,19 +79,32 @@ impl Exchange {
         if let Some(own) = self.give(name) {
             return Some(own);
         }
-        let request = self.requests.fetch_add(1, Ordering::Relaxed);
-        lock(&self.asked).insert(request, None);
-        node.fetch(session, request, *name);
-        let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
-        let waited = self.arrived.wait_timeout_while(lock(&self.asked), FETCH_TIMEOUT, waiting);
-        let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        asked.remove(&request).flatten().flatten()
+        let (descriptor, note) = self.ask(FETCH_TIMEOUT, |request| node.fetch(session, request, *name))?;
+        Some((descriptor?, note))
     }
 
-    /// The node's answer to a `fetch`. One that nobody waits for any longer is dropped.
-    pub fn arrive(&self, request: u64, offered: Option<Offered>) {
+    /// A connection to a card, or an errno.
+    fn card(&self, node: &Node, session: u64) -> Result<OwnedFd, u64> {
+        let answer = self.ask(CARD_TIMEOUT, |request| node.card(session, request));
+        let (descriptor, errno) = answer.unwrap_or((None, Errno::TIMEDOUT.raw_os_error().unsigned_abs().into()));
+        descriptor.ok_or(errno)
+    }
+
+    /// Waits for the answer to a request of this number. `None`: none came in time.
+    fn ask(&self, at_most: Duration, tell: impl FnOnce(u64)) -> Option<NodeAnswer> {
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        lock(&self.asked).insert(request, None);
+        tell(request);
+        let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
+        let waited = self.arrived.wait_timeout_while(lock(&self.asked), at_most, waiting);
+        let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        asked.remove(&request).flatten()
+    }
+
+    /// The node's answer to a request. One that nobody waits for any longer is dropped.
+    pub fn arrive(&self, request: u64, descriptor: Option<OwnedFd>, note: u64) {
         if let Some(answer) = lock(&self.asked).get_mut(&request) {
-            *answer = Some(offered);
+            *answer = Some((descriptor, note));
             self.arrived.notify_all();
         }
     }
@@ -99,7 +117,16 @@ pub fn open(shared: &Arc<ProcessState>) {
     let _ = PROCESS.set(shared.clone());
 }
 
-pub static ABI: ExchangeAbi = ExchangeAbi { offer, withdraw, fetch };
+pub static ABI: ExchangeAbi = ExchangeAbi { offer, withdraw, fetch, card };
+
+extern "C" fn card(session: u64) -> RawFd {
+    let connect = || PROCESS.get().map(|shared| shared.exchange.card(&shared.node, session));
+    match crate::guarded(connect, None) {
+        Some(Ok(descriptor)) => descriptor.into_raw_fd(),
+        Some(Err(errno)) => i32::try_from(errno).ok().filter(|errno| *errno > 0).map_or(-1, |errno| -errno),
+        None => -1,
+    }
+}
 
 extern "C" fn offer(session: u64, descriptor: RawFd, note: u64, name: *mut OfferName) -> i32 {
     let offer = || {
@@ -170,9 +197,19 @@ mod tests {
     }
 
     #[test]
+    fn answer_of_the_node_reaches_its_question() {
+        let exchange = Exchange::default();
+        let answer = exchange.ask(FETCH_TIMEOUT, |request| exchange.arrive(request, Some(memory()), 7)).unwrap();
+        assert!(matches!(answer, (Some(_), 7)));
+        let answer = exchange.ask(FETCH_TIMEOUT, |request| exchange.arrive(request, None, 19)).unwrap();
+        assert!(matches!(answer, (None, 19)));
+        assert!(lock(&exchange.asked).is_empty());
+    }
+
+    #[test]
     fn unrequested_descriptor_is_dropped() {
         let exchange = Exchange::default();
-        exchange.arrive(3, Some((memory(), 0)));
+        exchange.arrive(3, Some(memory()), 0);
         assert!(lock(&exchange.asked).is_empty());
     }
 }

@@ -43,6 +43,11 @@ impl Node {
         self.tell(&FromServer::Fetch { session, request, name }, &[]);
     }
 
+    /// Asks for a connection to a card.
+    pub fn card(&self, session: u64, request: u64) {
+        self.tell(&FromServer::Card { session, request }, &[]);
+    }
+
     /// Answers who wants it, also that there is nothing.
     pub fn hand_over(&self, wanted: &Wanted, offered: Option<(OwnedFd, u64)>) {
         let note = offered.as_ref().map_or(0, |(_, note)| *note);

@@ -4,6 +4,7 @@
 //! session's own process loads it. A copy of the zygote shares those pages with all others and has them at once.
 //! No guest ever talks to the zygote, and it calls no function of a vendor.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
             continue;
         }
         match node.receive() {
-            Received::Message(ToZygote::Preload { modules }, _) => match preload(&modules) {
+            Received::Message(ToZygote::Preload { modules, vendors }, _) => match preload(&modules, &vendors) {
                 Ok(()) => node.ready(),
                 Err(reason) => {
                     node.unfit(&reason);
@@ -116,8 +117,8 @@ fn threads() -> usize {
 }
 
 /// Only a library that starts threads is an obstacle, since they would be missing in a copy.
-fn preload(directories: &[PathBuf]) -> Result<(), String> {
-    match attach::preload(directories).find(|_| threads() != 1) {
+fn preload(directories: &[PathBuf], vendors: &BTreeMap<String, String>) -> Result<(), String> {
+    match attach::preload(directories, vendors).find(|_| threads() != 1) {
         Some(path) => Err(format!("{}: what it loads starts threads", path.display())),
         None => Ok(()),
     }
