@@ -22,7 +22,7 @@ const MAX_HANDED: usize = 2048;
 const IN_A_MESSAGE: usize = 64;
 
 #[derive(Debug, Default)]
-enum Phase {
+enum Kept {
     /// Nothing is handed over now.
     #[default]
     Closed,
@@ -34,19 +34,19 @@ enum Phase {
 
 /// Of one session.
 #[derive(Debug, Default)]
-pub struct Handed(Mutex<Phase>);
+pub struct Handed(Mutex<Kept>);
 
 impl Handed {
     /// The state is about to be written. `copies`: nothing is handed over, as the process that reads the state may begin
     /// after this one has ended.
     pub fn begin(&self, copies: bool) {
-        *self.stage() = if copies { Phase::Closed } else { Phase::Giving(Vec::new()) };
+        *self.stage() = if copies { Kept::Closed } else { Kept::Giving(Vec::new()) };
     }
 
     /// Keeps a copy of the descriptor; its number. `None`: the content has to be copied.
     pub fn give(&self, descriptor: BorrowedFd<'_>) -> Option<u32> {
         let mut stage = self.stage();
-        let Phase::Giving(given) = &mut *stage else { return None };
+        let Kept::Giving(given) = &mut *stage else { return None };
         let number = u32::try_from(given.len()).ok().filter(|_| given.len() < MAX_HANDED)?;
         given.push(rustix::io::fcntl_dupfd_cloexec(descriptor, 3).ok()?);
         Some(number)
@@ -58,7 +58,7 @@ impl Handed {
     /// Those of sendmsg(2): the kernel lets no more descriptors be under way, for instance.
     pub fn send(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let stage = std::mem::take(&mut *self.stage());
-        let given = if let Phase::Giving(given) = stage { given } else { Vec::new() };
+        let given = if let Kept::Giving(given) = stage { given } else { Vec::new() };
         for part in given.chunks(IN_A_MESSAGE) {
             let descriptors: Vec<BorrowedFd<'_>> = part.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(IN_A_MESSAGE))];
@@ -98,23 +98,23 @@ impl Handed {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
-        *self.stage() = Phase::Taking(taken);
+        *self.stage() = Kept::Taking(taken);
         Ok(())
     }
 
     /// A copy of the descriptor of that number; `None`: there is none.
     pub fn take(&self, number: u32) -> Option<OwnedFd> {
         let stage = self.stage();
-        let Phase::Taking(taken) = &*stage else { return None };
+        let Kept::Taking(taken) = &*stage else { return None };
         rustix::io::fcntl_dupfd_cloexec(taken.get(number as usize)?, 3).ok()
     }
 
     /// The state was read, or is not.
     pub fn close(&self) {
-        *self.stage() = Phase::Closed;
+        *self.stage() = Kept::Closed;
     }
 
-    fn stage(&self) -> MutexGuard<'_, Phase> {
+    fn stage(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         old.begin(false);
         assert_eq!((0..MAX_HANDED).filter(|_| old.give(one.as_fd()).is_some()).count(), MAX_HANDED);
         assert!(old.give(one.as_fd()).is_none());
-        if let Phase::Giving(given) = &mut *old.stage() {
+        if let Kept::Giving(given) = &mut *old.stage() {
             given.push(one.into());
         }
         // A smaller limit of open files lets fewer be under way.
