@@ -12,6 +12,9 @@ use super::link::{Link, LinkError};
 const MAGIC: u64 = u64::from_le_bytes(*b"AVMOVED\x01");
 /// Longest link in bytes: messages that were taken from rings are the most of it.
 const MAX_LINK_BYTES: u64 = 1 << 30;
+/// Below 128 KiB, from which on the C library maps each allocation and, when one is given back, maps fewer later ones: the
+/// addresses that a vendor's library finds free would depend on whether a process has been prepared for a move.
+const BUFFER_BYTES: usize = 64 << 10;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 /// The reason why a file is not the state of a session.
@@ -41,7 +44,7 @@ pub fn write<E: From<io::Error>>(
 ) -> Result<(OwnedFd, u64), E> {
     let failed = |errno: rustix::io::Errno| io::Error::from(errno);
     let file = rustix::fs::memfd_create("aviary-moved", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING);
-    let mut to = BufWriter::with_capacity(1 << 20, File::from(file.map_err(failed)?));
+    let mut to = BufWriter::with_capacity(BUFFER_BYTES, File::from(file.map_err(failed)?));
     let link = link.to_bytes();
     to.write_all(&MAGIC.to_le_bytes())?;
     to.write_all(&(link.len() as u64).to_le_bytes())?;
@@ -62,7 +65,7 @@ pub fn read(file: &OwnedFd) -> Result<(Link, impl Read + use<>), SnapshotError> 
     let mut file = File::from(file.try_clone()?);
     // Its position is the one of every copy of the descriptor.
     file.seek(SeekFrom::Start(0))?;
-    let mut from = BufReader::with_capacity(1 << 20, file);
+    let mut from = BufReader::with_capacity(BUFFER_BYTES, file);
     let mut word = [0; 8];
     from.read_exact(&mut word)?;
     if u64::from_le_bytes(word) != MAGIC {
