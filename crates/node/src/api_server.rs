@@ -23,8 +23,9 @@ pub struct ApiServerCommand {
     pub arguments: Vec<OsString>,
     /// All of its environment. A node that starts puts before it what passes of its own.
     pub environment: Vec<(OsString, OsString)>,
-    /// Without address space layout randomization, so that a library that is told the same calls in the same order chooses the
-    /// same addresses: sessions whose programs know such addresses can move. An API server is its tenant's in any case, which
+    /// Without address space layout randomization, and with one arena of the C library's allocator, which lies in the heap: the
+    /// arenas of threads would lie among the mappings, by the order in which threads come. A library that is told the same
+    /// calls in the same order then chooses the same addresses: sessions whose programs know such addresses can move. An API server is its tenant's in any case, which
     /// can ask it for its addresses. Where a container's filter refuses `personality`, addresses stay random.
     pub fixed_addresses: bool,
 }
@@ -164,6 +165,7 @@ impl ApiServer {
             .stdout(Stdio::null())
             .stderr(log.map_or_else(Stdio::inherit, Stdio::from));
         if command.fixed_addresses {
+            process.env("MALLOC_ARENA_MAX", "1");
             aviary_control::fix_addresses(&mut process);
         }
         // Signals from the terminal are for the guest: its API server ends after it.
@@ -304,7 +306,10 @@ mod tests {
         };
         let server = ApiServer::spawn(&command, None).unwrap();
         let personality = std::fs::read_to_string(format!("/proc/{}/personality", server.pid()));
+        let environment = std::fs::read(format!("/proc/{}/environ", server.pid())).unwrap();
         server.discard();
+        let arena: &[u8] = b"MALLOC_ARENA_MAX=1";
+        assert_eq!(environment.split(|byte| *byte == 0).any(|pair| pair == arena), fixed_addresses);
         let flags = u32::from_str_radix(personality.unwrap().trim(), 16).unwrap();
         flags & ADDR_NO_RANDOMIZE != 0
     }
