@@ -16,10 +16,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use turn::Turn;
 
 mod commands;
 mod folder;
 mod modules;
+mod turn;
 mod versions;
 
 pub use folder::Folder;
@@ -96,8 +98,11 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     write_c(model, &sources, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
     let target = build_cache(out_dir)?;
-    compile(&folder.path().join(CRATES), &target)?;
+    let crates = folder.path().join(CRATES);
+    let turn = Turn::take(&target, &glue::crate_identifier(&model.api.name), &crates)?;
+    compile(&crates, &target)?;
     let (library, module) = collect(model, spec_hash, &target, &folder)?;
+    drop(turn);
     write_policy(model, &folder)?;
     write_launch_files(model, &folder, &library)?;
     let warnings = loaded.warnings.iter().map(|w| w.render(&loaded.sources)).collect();
