@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What is compiled for an API in a build cache belongs to one build until this is dropped.
+/// The right to compile an API in a build cache, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     _lock: File,
