@@ -10,7 +10,7 @@ use aviary_wire::{Control, Hello, Origin};
 use rustix::fs::SealFlags;
 use support::Machine;
 use support::driver::{Event, SHIFT, header, kind, map_request, memfd};
-use support::node::{ARENA, Server, hello, welcome};
+use support::node::{ARENA, hello, welcome};
 
 const EPIPE: u32 = 32;
 const ENODEV: u32 = 19;
@@ -18,16 +18,6 @@ const EVENT_DATA: u32 = 1;
 const EVENT_WAKE: u32 = 2;
 const EVENT_CLOSED: u32 = 3;
 const EVENT_RESET: u32 = 4;
-
-/// Opens a session that has greeted its API server.
-fn session(machine: &mut Machine, number: u32) -> Server {
-    machine.driver.open(number, 77, "program").unwrap();
-    let mut server = machine.node.accept();
-    machine.driver.send(number, &hello()).unwrap();
-    server.greeting();
-    server.send(&welcome());
-    server
-}
 
 fn data(machine: &mut Machine, session: u32, length: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -85,7 +75,7 @@ fn a_session_talks_with_its_api_server() {
 #[test]
 fn memory_appears_and_disappears() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     // Across the border of two regions, and in a third one whose bytes do not begin at the start of
     // its file.
     let extents = [(0xf_f000, 0x2000), (0x10_1000, 0x1000), ((1 << 30) + 0x3000, 0x1000), ((1 << 30) + 0x1000, 0x1000)];
@@ -127,7 +117,7 @@ fn memory_appears_and_disappears() {
 #[test]
 fn a_mapping_that_fails_leaves_nothing() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     let request = map_request(1, 0, 1, &[(0xf_f000, 0x2000)]);
     let head = machine.driver.submit(&request);
     server.mapping();
@@ -149,7 +139,7 @@ fn a_mapping_that_fails_leaves_nothing() {
 #[test]
 fn sleepers_are_woken_on_both_sides() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     machine.driver.ring_bell(1, 0x1_0040);
     let wake = Control { kind: control_kind::WAKE, offset: 0x1_0040, ..Control::default() };
     assert_eq!(server.control().0, wake);
@@ -180,7 +170,7 @@ fn sleepers_are_woken_on_both_sides() {
 #[test]
 fn data_waits_for_buffers() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     let mut sent = welcome();
     for lane in 0..20_000 {
         sent.extend(Control { kind: control_kind::LANE_CLOSED, lane, ..Control::default() }.to_bytes());
@@ -208,7 +198,7 @@ fn end_of_an_api_server_ends_its_session() {
     let mut machine = Machine::new();
     machine.driver.offer_events(8, 4096);
     machine.driver.event();
-    let server = session(&mut machine, 1);
+    let server = machine.greeted(1);
     data(&mut machine, 1, welcome().len());
     let map = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, 0x1000)]));
     std::thread::sleep(Duration::from_millis(20));
@@ -227,7 +217,7 @@ fn end_of_an_api_server_ends_its_session() {
 #[test]
 fn close_is_answered_when_the_memory_is_unused() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     let map = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, 0x1000)]));
     server.mapping();
     let close = machine.driver.submit(&header(kind::CLOSE, 1, 0, 0, [0; 3]));
@@ -244,7 +234,7 @@ fn reset_ends_all_sessions() {
     let mut machine = Machine::new();
     machine.driver.offer_events(1, 64);
     let first = machine.driver.event().unwrap();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     let ending = std::thread::spawn(move || {
         let told = server.is_told_the_end();
         std::thread::sleep(Duration::from_millis(100));
@@ -263,13 +253,13 @@ fn reset_ends_all_sessions() {
     assert_eq!((first.kind, second.kind), (EVENT_RESET, EVENT_RESET));
     assert_ne!(first.value, second.value);
     assert_eq!(machine.driver.simple(kind::CLOSE, 1, [0; 3]), Err(ENODEV));
-    session(&mut machine, 1);
+    machine.greeted(1);
 }
 
 #[test]
 fn end_of_a_vm_ends_its_sessions() {
     let mut machine = Machine::new();
-    let mut server = session(&mut machine, 1);
+    let mut server = machine.greeted(1);
     let gone = std::thread::spawn(move || server.is_told_the_end());
     machine.power_off().unwrap();
     assert!(gone.join().unwrap());

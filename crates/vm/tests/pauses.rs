@@ -32,11 +32,7 @@ fn machine() -> Machine {
 
 /// A session that has greeted and was welcomed.
 fn session(machine: &mut Machine, number: u32) -> Server {
-    machine.driver.open(number, 77, "program").unwrap();
-    let mut server = machine.node.accept();
-    machine.driver.send(number, &hello()).unwrap();
-    server.greeting();
-    server.send(&welcome());
+    let server = machine.greeted(number);
     let event = machine.driver.event().unwrap();
     assert_eq!((event.kind, event.bytes), (EVENT_DATA, welcome()));
     server

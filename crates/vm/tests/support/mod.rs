@@ -52,6 +52,16 @@ impl Machine {
         machine
     }
 
+    /// Opens a session that has greeted its API server.
+    pub fn greeted(&mut self, number: u32) -> node::Server {
+        self.driver.open(number, 77, "program").unwrap();
+        let mut server = self.node.accept();
+        self.driver.send(number, &node::hello()).unwrap();
+        server.greeting();
+        server.send(&node::welcome());
+        server
+    }
+
     /// A machine whose VMM has connected and done nothing else.
     pub fn powered_off() -> Self {
         let folder = Folder::new();
