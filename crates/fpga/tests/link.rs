@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,7 +19,7 @@ use aviary_fpga::{Mediator, Settings, nanoseconds};
 use aviary_schedule::Fair;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, shutdown, socket_with,
 };
 
 const LL: [u64; 2] = [0x6c6c_0001_4a5e_4f0a, 0x9d1b_2f4f_0c11_0002];
@@ -74,10 +75,28 @@ fn card(image: &str, limits: Limits) -> Option<Card> {
     Some(Card { path, stop, lines, thread, _folder: folder })
 }
 
-fn client(card: &Path) -> OwnedFd {
+/// A connection that is hung up when it is dropped, even while another process has a copy of its descriptor: a process that another
+/// test of this file starts (the compiler, a program) has copies of all descriptors until it executes its program.
+struct Socket(OwnedFd);
+
+impl Deref for Socket {
+    type Target = OwnedFd;
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A socket that the card has closed is not connected any more.
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+fn client(card: &Path) -> Socket {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(card).unwrap()).unwrap();
-    socket
+    Socket(socket)
 }
 
 impl Card {
@@ -137,7 +156,7 @@ fn map(socket: &OwnedFd, words: &[u64], memory: &impl AsFd) -> (u32, u64) {
 }
 
 /// A client with 2 MB of memory at [`common::GUEST`].
-fn connected(card: &Path) -> (OwnedFd, common::Client) {
+fn connected(card: &Path) -> (Socket, common::Client) {
     let (socket, memory) = (client(card), common::Client::new(2 * MIB));
     assert_eq!(ask(&socket, HELLO, LINK_VERSION, &LL), (0, LINK_VERSION.into()));
     assert_eq!(ask(&socket, BASE, 0, &[common::GUEST]).0, 0);
@@ -199,7 +218,7 @@ fn clients_that_lie_are_sent_away_and_others_go_on() {
     let (deaf, _) = connected(&card.path);
     let reset = request(RESET, 0, &[]);
     let sent = |_| {
-        sendmsg(&deaf, &[IoSlice::new(&reset)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+        sendmsg(&*deaf, &[IoSlice::new(&reset)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
             == Ok(reset.len())
     };
     assert!(!(0..1_000_000).all(sent), "the card reads all requests of a client that reads no replies");
@@ -268,7 +287,7 @@ fn ports_are_told_before_and_after_a_client_has_an_accelerator() {
     assert_eq!(ask(&socket, HELLO, LINK_VERSION, &LL).0, 0);
     send(&socket, &request(PORT, LINK_VERSION, &[0]), &[]);
     let mut bytes = [0; MESSAGE_BYTES];
-    recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut RecvAncillaryBuffer::default(), RecvFlags::empty())
+    recvmsg(&*socket, &mut [IoSliceMut::new(&mut bytes)], &mut RecvAncillaryBuffer::default(), RecvFlags::empty())
         .unwrap();
     let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
     assert_eq!(words[..5], [0, LL[0], LL[1], 0, 1]);
