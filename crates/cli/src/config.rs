@@ -70,6 +70,7 @@ pub struct Fixed {
     pass_environment: Vec<String>,
     movable: Option<bool>,
     parked_memory: Option<Amount>,
+    network_grace: Option<Span>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -95,6 +96,8 @@ pub struct FileConfig {
     pub movable: Option<bool>,
     /// Bytes of host memory that the states of parked sessions may take.
     pub parked_memory: Option<Amount>,
+    /// How long sessions of other machines survive a broken connection; zero: not at all.
+    network_grace: Option<Span>,
     /// After how long without a call sessions are parked, of every tenant that says nothing else; zero: never.
     idle_park: Option<Span>,
     /// Devices that a tenant may use, of every tenant that says nothing else.
@@ -242,7 +245,7 @@ struct DeviceConfig {
 }
 
 /// `"6ms"`, `"200us"`, `"1.5s"`, `"10m"` or `"2h"`.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 struct Span(Duration);
 
@@ -419,6 +422,7 @@ impl FileConfig {
             pass_environment: self.pass_environment.clone(),
             movable: self.movable,
             parked_memory: self.parked_memory,
+            network_grace: self.network_grace,
         }
     }
 
@@ -428,6 +432,10 @@ impl FileConfig {
 
     pub fn device_limits(&self) -> Vec<DeviceLimit> {
         device_limits(self.devices.iter().map(|(name, device)| (name, &device.limits)))
+    }
+
+    pub fn network_grace(&self) -> Option<Duration> {
+        self.network_grace.map(|span| span.0)
     }
 
     pub fn idle_park(&self) -> Option<Duration> {
@@ -602,10 +610,11 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let text = "spares = 3\nattach_rate = 7\nmovable = false\nparked_memory = \"4G\"\nidle_park = \"10m\"\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\nidle_park = \"0s\"\n";
+        let text = "spares = 3\nattach_rate = 7\nmovable = false\nparked_memory = \"4G\"\nnetwork_grace = \"90s\"\nidle_park = \"10m\"\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\nidle_park = \"0s\"\n";
         let config = read(text).unwrap();
         assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
         assert_eq!((config.movable, read("").unwrap().movable), (Some(false), None));
+        assert_eq!(config.network_grace(), Some(Duration::from_secs(90)));
         assert_eq!((config.parked_memory, config.idle_park()), (Some(Amount(4 << 30)), Some(Duration::from_secs(600))));
         assert_eq!(config.tenants()[0].idle_park, Some(Duration::ZERO));
         assert_eq!(config.pass_environment, ["MY_*"]);

@@ -67,6 +67,10 @@ fn print(reports: &[NodeReport]) {
                 let (state, time) = (&parked.state, duration(parked.seconds));
                 say(format_args!("  session {id} is {state}: {bytes} bytes of state, since {time}"));
             }
+            if let Some(away_ms) = session.away_ms {
+                let (id, time) = (session.session, duration(away_ms / 1000));
+                say(format_args!("  session {id} has no connection to its machine, since {time}"));
+            }
             if let Some(why) = &session.outdated {
                 let id = session.session;
                 say(format_args!("  session {id} goes on as it began, but {why} (`aviary end {id}` ends it)"));

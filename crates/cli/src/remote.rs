@@ -20,6 +20,9 @@ use std::{
     time::Duration,
 };
 
+/// Sessions of other machines survive a broken connection for so long, unless the configuration says otherwise.
+const NETWORK_GRACE: Duration = Duration::from_secs(120);
+
 /// A node of this machine or of another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeAddress {
@@ -143,8 +146,8 @@ fn memory_of(meminfo: &str) -> Option<u64> {
 }
 
 impl ServeArgs {
-    /// The command line of a gateway for one of these addresses.
-    pub fn gateway(&self, addresses: &[RemoteAddress]) -> anyhow::Result<GatewayCommand> {
+    /// The command line of a gateway for one of these addresses. `grace`: how long sessions survive a broken connection.
+    pub fn gateway(&self, addresses: &[RemoteAddress], grace: Option<Duration>) -> anyhow::Result<GatewayCommand> {
         let mut arguments = vec!["gateway".into()];
         match (&self.tls_dir, self.plain_loopback) {
             (_, true) => {
@@ -166,6 +169,8 @@ impl ServeArgs {
         let memory = self.remote_memory.unwrap_or_else(usual_memory);
         arguments.extend(["--remote-memory".into(), memory.to_string().into()]);
         arguments.extend(["--longest-keepalive".into(), self.longest_keepalive.to_string().into()]);
+        let grace = grace.unwrap_or(NETWORK_GRACE).as_millis();
+        arguments.extend(["--network-grace".into(), grace.to_string().into()]);
         Ok(GatewayCommand { program: "/proc/self/exe".into(), arguments })
     }
 }
@@ -179,6 +184,9 @@ pub struct GatewayCommandLine {
     /// Run as this user.
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
+    /// How long the session survives a broken connection.
+    #[arg(long, value_name = "MILLISECONDS")]
+    network_grace: u64,
     #[command(flatten)]
     options: ServeArgs,
 }
@@ -215,6 +223,7 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         compression,
         longest_patience: Duration::from_secs(command.options.longest_keepalive),
         memory: usize::try_from(memory).unwrap_or(usize::MAX),
+        grace: Duration::from_millis(command.network_grace),
     };
     match aviary_relay::gateway(options) {
         Ok(_) => Ok(ExitCode::SUCCESS),

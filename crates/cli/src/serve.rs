@@ -41,6 +41,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   movable = false               # sessions cannot be moved, and what that needs is not recorded [true]
   parked_memory = "16G"         # host memory that parked sessions may take [a quarter of the machine's]
   idle_park = "10m"             # sessions that make no call for so long are parked; "0s": none [none]
+  network_grace = "2m"          # sessions of other machines survive a broken connection for so long; "0s": not at all [2m]
   only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -349,7 +350,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     (config.test_move_every, config.test_parks) = (test_move_every()?, test_parks()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
-        let gateway = command.remote.gateway(&others)?;
+        let gateway = command.remote.gateway(&others, file.network_grace())?;
         config.remote = Some((others, gateway));
     }
     let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;

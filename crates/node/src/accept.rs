@@ -3,6 +3,7 @@
 use crate::{
     NodeError,
     epoll::Token,
+    gateways::Admission,
     guest::Guest,
     life::SessionState,
     moving::SessionMoves,
@@ -45,6 +46,17 @@ pub(crate) struct PendingAttach {
     identity: Identity,
     guest: Guest,
     socket: OwnedFd,
+    /// The process that has connected, whatever guest it is served as.
+    peer: u32,
+    /// A gateway whose connection is for the session of this name, which another gateway has.
+    resumes: Option<u128>,
+}
+
+/// A guest that connects: the source of its identity, as which guest it is served, which session it resumes.
+struct Identified {
+    identity: Identity,
+    guest: Guest,
+    resumes: Option<u128>,
 }
 
 impl PendingAttach {
@@ -196,14 +208,15 @@ impl Core {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection refused: {error}")),
         };
-        let (identity, guest) = match self.identify(state, guest, &socket, door) {
+        let peer = guest.pid;
+        let Identified { identity, guest, resumes } = match self.identify(state, guest, &socket, door) {
             Ok(identified) => identified,
             Err(error) => {
                 refuse(&socket, &error.to_string());
                 return self.tell_refusal(state, format_args!("connection of process {} refused: {error}", guest.pid));
             }
         };
-        let pending = PendingAttach { identity, guest, socket };
+        let pending = PendingAttach { identity, guest, socket, peer, resumes };
         // The node's own user may end the node.
         let passed = match pending.identity.is_nodes_own(guest.uid) {
             true => Some(pending),
@@ -226,6 +239,9 @@ impl Core {
     }
 
     fn accept(&self, state: &mut CoreState, pending: PendingAttach) {
+        if let Some(session) = pending.resumes {
+            return self.resume(state, &pending, session);
+        }
         if let Err(why) = check_room(state, &pending) {
             return self.turn_down(state, &pending, &why, &why);
         }
@@ -239,11 +255,12 @@ impl Core {
             let told = "the node has no user id for the tenant's API servers; its log says why";
             return self.turn_down(state, &pending, told, &error.to_string());
         }
-        let PendingAttach { identity, guest, socket } = pending;
+        let PendingAttach { identity, guest, socket, peer, .. } = pending;
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
             guest,
+            peer,
             identity,
             tenant,
             permissions: Permissions::default(),
@@ -255,6 +272,14 @@ impl Core {
             moves: SessionMoves::default(),
         };
         self.place(state, id, session);
+    }
+
+    /// A tenant's connection for a session that one of its gateways has goes to that gateway, which asks for the ticket.
+    fn resume(&self, state: &mut CoreState, pending: &PendingAttach, session: u128) {
+        let tenant = if let Identity::Remote(name) = &pending.identity { name.as_str() } else { "" };
+        if !state.gateways.pass(tenant, session, pending.socket.as_fd()) {
+            answer(&pending.socket, welcome_status::OVER, "the session is over");
+        }
     }
 
     /// `told`: to the guest, who need not know where the node has its files; `why`: in the log.
@@ -285,25 +310,32 @@ impl Core {
         guest: Guest,
         socket: &OwnedFd,
         door: Door,
-    ) -> Result<(Identity, Guest), NodeError> {
+    ) -> Result<Identified, NodeError> {
         let of_range = self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid));
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
             let process = guest.within(&in_vm.origin);
-            return Ok((Identity::Vm(in_vm), process));
+            return Ok(Identified { identity: Identity::Vm(in_vm), guest: process, resumes: None });
         }
-        let Some((tenant, first)) = state.gateways.admit(guest).transpose()? else {
+        let Some(admission) = state.gateways.admit(guest).transpose()? else {
             return match of_range || door == Door::Helpers {
                 true => Err(NodeError::ApiServerUser(guest.uid)),
-                false => Ok((Identity::User, guest)),
+                false => Ok(Identified { identity: Identity::User, guest, resumes: None }),
             };
+        };
+        let (tenant, guest_as, resumes) = match admission {
+            Admission::Attach { tenant, guest } => (tenant, guest, None),
+            Admission::Resume { tenant, session } => (tenant, guest, Some(session)),
         };
         if is_reserved(&tenant) {
             return Err(NodeError::ReservedName(tenant));
         }
         let remote = !tenant.is_empty();
-        let memory = if remote { state.tenants.named(&tenant).remote_memory() } else { u64::MAX };
-        state.gateways.tell_memory(guest.pid, memory);
-        Ok((if remote { Identity::Remote(tenant) } else { Identity::Loopback }, first))
+        if resumes.is_none() {
+            let memory = if remote { state.tenants.named(&tenant).remote_memory() } else { u64::MAX };
+            state.gateways.tell_memory(guest.pid, memory);
+        }
+        let identity = if remote { Identity::Remote(tenant) } else { Identity::Loopback };
+        Ok(Identified { identity, guest: guest_as, resumes })
     }
 }
 
@@ -340,8 +372,12 @@ pub(crate) fn spare_descriptor() -> Option<OwnedFd> {
 /// Says why to a guest that gets no API server. It may have gone, and it may be
 /// slow: the answer fits the socket's buffer or is dropped.
 pub(crate) fn refuse(socket: &OwnedFd, why: &str) {
-    let answer =
-        Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.into(), ..Welcome::default() };
+    answer(socket, welcome_status::REFUSED, why);
+}
+
+/// `status`: one of [`welcome_status`].
+fn answer(socket: &OwnedFd, status: u64, why: &str) {
+    let answer = Welcome { wire_version: WIRE_VERSION, status, text: why.into(), ..Welcome::default() };
     let _ = rustix::net::send(socket, &answer.to_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 

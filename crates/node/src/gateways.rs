@@ -1,6 +1,8 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
 use crate::{NodeError, guest::Guest, helpers::HelperAccess, strangers::Strangers};
+use aviary_transport::send_greeting;
+use aviary_wire::Control;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -15,15 +17,16 @@ use std::{
     },
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Processes at a time. Those of strangers have far fewer places: tenants that are known do not compete with them.
 const MAX_GATEWAYS: usize = 4096;
-const MAX_REPORT_BYTES: usize = 192;
+const MAX_REPORT_BYTES: usize = 256;
 
 /// The command line of a gateway. Its standard input is the connection; on its standard output, a socket, it tells the
-/// tenant and reads how much memory that may make it hold.
+/// tenant and the session, and reads how much memory that may make it hold. Over the same socket the node passes on other
+/// gateways that have a connection for its session, and it tells when it has none and when it has one again.
 #[derive(Debug, Clone)]
 pub struct GatewayCommand {
     pub program: PathBuf,
@@ -40,6 +43,34 @@ pub struct Gateway {
     origin: Option<Origin>,
     /// As whom it attached.
     guest: Option<Guest>,
+    reach: Reach,
+}
+
+/// A gateway's connection, as it says itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Linked,
+    /// On the machine's monotonic clock, in milliseconds.
+    Away {
+        since: i64,
+    },
+}
+
+/// The purpose of a gateway's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    New,
+    /// A session that another gateway has goes on over it.
+    Resume,
+}
+
+/// A gateway that attaches.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// For a new session of this tenant, served as this guest.
+    Attach { tenant: String, guest: Guest },
+    /// For a session of this tenant that another gateway has.
+    Resume { tenant: String, session: u128 },
 }
 
 /// Whom a gateway's connection belongs to.
@@ -49,12 +80,23 @@ struct Origin {
     tenant: String,
     /// Which process on the other machine; 0: unknown. What it says counts within its tenant only.
     process: u128,
+    /// A name that the session's gateway has made up. It counts within the tenant only.
+    session: u128,
+    intent: Intent,
 }
 
 impl Origin {
     fn parse(line: &str) -> Option<Origin> {
-        let (tenant, process) = line.strip_suffix('\n')?.rsplit_once('\t')?;
-        Some(Origin { tenant: tenant.to_owned(), process: u128::from_str_radix(process, 16).ok()? })
+        let (rest, intent) = line.strip_suffix('\n')?.rsplit_once('\t')?;
+        let (rest, session) = rest.rsplit_once('\t')?;
+        let (tenant, process) = rest.rsplit_once('\t')?;
+        let number = |text| u128::from_str_radix(text, 16).ok();
+        let intent = match intent {
+            "new" => Intent::New,
+            "again" => Intent::Resume,
+            _ => return None,
+        };
+        Some(Origin { tenant: tenant.to_owned(), process: number(process)?, session: number(session)?, intent })
     }
 }
 
@@ -160,21 +202,49 @@ impl Gateways {
         self.list.get(&id)
     }
 
-    /// The tenant of the gateway that `guest` is, and as whom it is served: as the first of all gateways of the same process
-    /// on the other machine. `None`: it is no gateway.
-    pub fn admit(&mut self, guest: Guest) -> Option<Result<(String, Guest), NodeError>> {
+    /// The purpose for which the gateway that `guest` is attaches. A new session's is served as the first of all gateways of
+    /// the same process on the other machine. `None`: it is no gateway.
+    pub fn admit(&mut self, guest: Guest) -> Option<Result<Admission, NodeError>> {
         let (id, gateway) = self.list.iter_mut().find(|(_, gateway)| gateway.child.id() == guest.pid)?;
         gateway.ask();
         let Some(origin) = gateway.origin.clone() else { return Some(Err(NodeError::NoTenant(guest.pid))) };
         let id = *id;
         self.strangers.leave(id);
+        if origin.intent == Intent::Resume {
+            return Some(Ok(Admission::Resume { tenant: origin.tenant, session: origin.session }));
+        }
         let mut others = self.list.iter().filter(|(other, _)| **other != id).map(|(_, gateway)| gateway);
-        let same = others.find(|other| origin.process != 0 && other.origin.as_ref() == Some(&origin));
+        let same = others.find(|other| origin.process != 0 && other.is_of_process(&origin));
         let first = same.and_then(|other| other.guest).unwrap_or(guest);
         if let Some(gateway) = self.list.get_mut(&id) {
             gateway.guest = Some(first);
         }
-        Some(Ok((origin.tenant, first)))
+        Some(Ok(Admission::Attach { tenant: origin.tenant, guest: first }))
+    }
+
+    /// Passes a gateway's socket to the gateway that has a session of the tenant under this name. False: there is none.
+    pub fn pass(&mut self, tenant: &str, session: u128, socket: BorrowedFd<'_>) -> bool {
+        let has = |gateway: &&mut Gateway| {
+            let origin = gateway.origin.as_ref();
+            origin.is_some_and(|o| o.intent == Intent::New && o.tenant == tenant && o.session == session)
+        };
+        let Some(gateway) = self.list.values_mut().find(has) else { return false };
+        // One line for each connection that was lost: they do not pile up.
+        gateway.hear();
+        // A gateway that takes none of those that came before gets no more.
+        send_greeting(&gateway.report, &Control::default().to_bytes(), &[socket]).is_ok()
+    }
+
+    /// Takes what gateways have told about their connections.
+    pub fn hear_all(&mut self) {
+        self.list.values_mut().filter(|gateway| gateway.guest.is_some()).for_each(Gateway::hear);
+    }
+
+    /// How long the gateway `pid` has had no connection. `None`: it has one, or is none.
+    pub fn away(&self, pid: u32, now_ms: i64) -> Option<Duration> {
+        let gateway = self.list.values().find(|gateway| gateway.child.id() == pid)?;
+        let Reach::Away { since } = gateway.reach else { return None };
+        Some(Duration::from_millis(u64::try_from(now_ms.saturating_sub(since)).unwrap_or(0)))
     }
 
     /// Tells the gateway `pid` how many bytes of memory its arena may hold, at the time when it attaches.
@@ -217,6 +287,32 @@ impl Gateway {
         }
     }
 
+    /// It is for a session of the same process of the same tenant.
+    fn is_of_process(&self, origin: &Origin) -> bool {
+        self.origin.as_ref().is_some_and(|own| {
+            own.intent == Intent::New && own.tenant == origin.tenant && own.process == origin.process
+        })
+    }
+
+    /// Takes what it has told about its connection since. It may tell anything: as much as is there is read, and the last
+    /// line that means something counts.
+    fn hear(&mut self) {
+        let mut lines = [0; 4096];
+        let Ok(n) = self.report.read(&mut lines) else { return };
+        let told = String::from_utf8_lossy(&lines[..n]).into_owned();
+        for line in told.lines() {
+            match line.split_once(' ') {
+                Some(("away", since)) => {
+                    if let Ok(since) = since.parse() {
+                        self.reach = Reach::Away { since };
+                    }
+                }
+                _ if line == "back" => self.reach = Reach::Linked,
+                _ => {}
+            }
+        }
+    }
+
     fn lives(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)), Ok(0))
@@ -247,7 +343,7 @@ fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream) -> io
         .spawn()?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Gateway { child, exit, report, origin: None, guest: None }),
+        Ok(exit) => Ok(Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -263,11 +359,13 @@ mod tests {
 
     #[test]
     fn reports_are_understood() {
-        let origin = |tenant: &str, process| Some(Origin { tenant: tenant.into(), process });
-        assert_eq!(Origin::parse("alice\t0000000000000000000000000000001f\n"), origin("alice", 31));
-        assert_eq!(Origin::parse("\t0\n"), origin("", 0));
-        assert_eq!(Origin::parse("a\tb\t1\n"), origin("a\tb", 1));
-        for nonsense in ["", "alice\n", "alice\t\n", "alice\t1", "alice\tx\n"] {
+        let origin =
+            |tenant: &str, process, session, intent| Some(Origin { tenant: tenant.into(), process, session, intent });
+        let line = "alice\t0000000000000000000000000000001f\t00000000000000000000000000000020\tnew\n";
+        assert_eq!(Origin::parse(line), origin("alice", 31, 32, Intent::New));
+        assert_eq!(Origin::parse("\t0\t2\tagain\n"), origin("", 0, 2, Intent::Resume));
+        assert_eq!(Origin::parse("a\tb\t1\t2\tnew\n"), origin("a\tb", 1, 2, Intent::New));
+        for nonsense in ["", "alice\n", "alice\t1\t2\t\n", "alice\t1\t2\tnew", "alice\tx\t2\tnew\n", "a\t1\tx\tnew\n"] {
             assert_eq!(Origin::parse(nonsense), None, "{nonsense:?}");
         }
     }
@@ -278,18 +376,18 @@ mod tests {
         let exit = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (report, mut told) = UnixStream::pair().unwrap();
         told.write_all(line.as_bytes()).unwrap();
-        Gateway { child, exit, report, origin: None, guest: None }
+        Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }
     }
 
     #[test]
     fn only_connections_of_one_process_and_tenant_are_joined() {
         let mut gateways = Gateways::default();
-        let lines = ["a\t7\n", "a\t7\n", "b\t7\n", "a\t8\n", "a\t0\n", "a\t0\n", "\t7\n"];
+        let lines = ["a\t7", "a\t7", "b\t7", "a\t8", "a\t0", "a\t0", "\t7"];
         let mut admitted = Vec::new();
         for (id, line) in lines.iter().enumerate() {
-            gateways.list.insert(id as u64, gateway(line));
+            gateways.list.insert(id as u64, gateway(&format!("{line}\t{id}\tnew\n")));
             let own = Guest { uid: 1, pid: gateways.list[&(id as u64)].child.id(), started: 5, in_vm: None };
-            let (tenant, guest) = gateways.admit(own).unwrap().unwrap();
+            let Ok(Admission::Attach { tenant, guest }) = gateways.admit(own).unwrap() else { panic!("{line}") };
             admitted.push((tenant, guest, own));
         }
         let (_, first, _) = admitted[0];
@@ -312,6 +410,65 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_resumed_for_its_own_tenant_only() {
+        let mut gateways = Gateways::default();
+        let lines = ["a\t7\t5\tnew\n", "a\t0\t5\tagain\n", "b\t0\t5\tagain\n", "a\t0\t6\tagain\n"];
+        let mut admit = |id: u64| {
+            gateways.list.insert(id, gateway(lines[id as usize]));
+            let pid = gateways.list[&id].child.id();
+            gateways.admit(Guest { uid: 1, pid, started: 5, in_vm: None }).unwrap().unwrap()
+        };
+        let admitted = [0, 1, 2, 3].map(&mut admit);
+        assert!(matches!(admitted[0], Admission::Attach { .. }));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        gateways.list.get_mut(&0).unwrap().report = ours;
+        let (socket, _) = UnixStream::pair().unwrap();
+        let passed: Vec<bool> = admitted[1..]
+            .iter()
+            .map(|admission| {
+                let Admission::Resume { tenant, session } = admission else { panic!("{admission:?}") };
+                gateways.list[&0].report.set_nonblocking(true).unwrap();
+                gateways.pass(tenant, *session, socket.as_fd())
+            })
+            .collect();
+        assert_eq!(passed, [true, false, false], "not another tenant's, and not another session's");
+        let (_, descriptor) = aviary_transport::ControlSocket::new(theirs.into()).receive().unwrap().unwrap();
+        assert!(descriptor.is_some());
+        for gateway in gateways.drain() {
+            gateway.end();
+            let _ = gateway.wait();
+        }
+    }
+
+    #[test]
+    fn gateway_tells_when_it_has_no_connection_and_may_tell_nonsense() {
+        let mut gateways = Gateways::default();
+        let mut one = gateway("");
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (one.report, one.guest) = (ours, Some(Guest { uid: 1, pid: 2, started: 3, in_vm: None }));
+        let pid = one.child.id();
+        gateways.list.insert(1, one);
+        for (line, away) in [
+            ("", None),
+            ("away 4000\n", Some(1000)),
+            ("", Some(1000)),
+            ("nonsense\naway x\naway\n\u{1}\n", Some(1000)),
+            ("back\n", None),
+            ("away 1\nback\naway 6000\n", Some(0)),
+            ("away -9223372036854775808\n", Some(i64::MAX as u64)),
+            ("back\n", None),
+        ] {
+            theirs.write_all(line.as_bytes()).unwrap();
+            gateways.hear_all();
+            assert_eq!(gateways.away(pid, 5000), away.map(Duration::from_millis), "{line:?}");
+        }
+        assert_eq!(gateways.away(pid.wrapping_add(1), 5000), None);
+        gateways.list[&1].end();
+        let _ = gateways.remove(1).unwrap().wait();
+    }
+
+    #[test]
     fn silent_connections_cost_no_process_and_tenants_take_no_strangers_place() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connect = || {
@@ -329,7 +486,7 @@ mod tests {
         assert_eq!((gateways.list.len(), gateways.silent.len()), (0, MAX_UNIDENTIFIED));
         // One of them shows who it is: its place is free.
         let socket = gateways.take_silent(1).unwrap();
-        gateways.list.insert(1, gateway("a\t7\n"));
+        gateways.list.insert(1, gateway("a\t7\t1\tnew\n"));
         drop(socket);
         let (_peer, here) = connect();
         let (known, displaced) = gateways.arrive(here, now);

@@ -383,6 +383,7 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
 
 fn report_of(core: &Core, address: &Address) -> NodeReport {
     let (zygote, devices) = (core.zygote(), core.devices());
+    core.state().gateways.hear_all();
     core.with_state(|state| NodeReport {
         address: address.to_string(),
         pid: std::process::id(),

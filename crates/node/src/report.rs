@@ -10,6 +10,7 @@ use crate::{
 };
 use aviary_control::{FPGA_MEMORY, FunctionRule};
 use aviary_gate::{Balance, DeviceLimit, Kind};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -69,6 +70,10 @@ pub struct SessionReport {
     /// Its state lies in the node, and nothing of it is on a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<ParkedReport>,
+    /// Milliseconds since which the connection to the other machine that it is on is broken. `None`: it is not, as far as its
+    /// gateway knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub away_ms: Option<u64>,
     /// Calls, bytes and resources by name; empty until the session has started.
     pub counters: BTreeMap<String, u64>,
 }
@@ -97,6 +102,12 @@ pub(crate) fn server(server: &ServerRecord) -> ServerReport {
     }
 }
 
+/// On the clock of the whole machine.
+fn monotonic_ms() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
 pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
     let parked = state.parks.report(session.server, id, Instant::now());
@@ -115,6 +126,7 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         moving: state.moves.stage_of(session.server).map(str::to_owned),
         moves: session.moves.clone(),
         parked,
+        away_ms: state.gateways.away(session.peer, monotonic_ms()).map(|time| time.as_millis() as u64),
         counters: session.pages.as_ref().map(|pages| read(&pages.stats)).unwrap_or_default(),
     }
 }

@@ -48,6 +48,8 @@ impl fmt::Display for Party {
 pub struct Session {
     pub server: u64,
     pub guest: Guest,
+    /// The process that has attached: that of `guest`, or the session's own gateway.
+    pub peer: u32,
     pub identity: Identity,
     /// Whose limits it has.
     pub tenant: String,

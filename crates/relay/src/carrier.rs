@@ -2,13 +2,10 @@
 //!
 //! Threads: one reads the network, one writes it, one reads the local control socket, and per lane one
 //! takes messages out of the local ring and one puts arriving ones into the other. The reader never waits
-//! for a lane, so that none of them holds up the others.
+//! for a lane, so that none of them holds up the others. Connections come and go ([`crate::life`]); everything here stays.
 
 use std::collections::HashMap;
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,8 +16,8 @@ use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
 
 use crate::inbox::{Inbox, Parcel};
-use crate::link::{Compression, Link};
-use crate::outbox::{CREDIT_BYTES, Gathered, Outbox};
+use crate::items::Gathered;
+use crate::outbox::{CREDIT_BYTES, Outbox};
 use crate::output::Output;
 use crate::touched::Touched;
 
@@ -31,19 +28,6 @@ const MAX_LANES: usize = 1024;
 const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
 /// The same for all lanes of a connection together.
 const ALL_HELD: usize = 8 * MAX_MESSAGE;
-/// Messages that arrived before the peer went are still delivered, for at most this long.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the other end gets to finish.
-const PEER_END_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The end that came first.
-enum Event {
-    /// The local peer hung up.
-    Local,
-    /// The other carrier said why it ends, or the link failed.
-    Remote(String),
-}
-
 struct CarriedLane {
     liveness: Arc<Liveness>,
     waker: LaneWaker,
@@ -54,14 +38,18 @@ struct CarriedLane {
 
 pub(crate) struct Carrier {
     /// Which end of the local lanes this process holds.
-    side: Side,
-    arena: Arc<Arena>,
+    pub(crate) side: Side,
+    pub(crate) arena: Arc<Arena>,
     /// The memory that the peer makes this process's arena hold. `None`: the peer is the node, which is trusted that
     /// far.
     touched: Option<Touched>,
-    control: ControlSocket,
+    pub(crate) control: ControlSocket,
+    /// Time without a connection that the session survives; zero: none.
+    pub(crate) grace: Duration,
     pub outbox: Outbox,
     lanes: Mutex<HashMap<u32, CarriedLane>>,
+    /// The session ends: a connection that breaks now is not replaced.
+    closing: AtomicBool,
     /// Where the application's output goes, or comes from.
     pub output: Output,
     /// Nanoseconds of the fastest round trip seen.
@@ -73,20 +61,29 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<JoinHandle<T>> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(run)
 }
 
 impl Carrier {
-    /// For a guest.
-    pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output) -> Arc<Self> {
-        Self::new(Side::Server, arena, None, control, output)
+    /// For a guest. `grace`: time without a connection that the session survives.
+    pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output, grace: Duration) -> Arc<Self> {
+        Self::new(Side::Server, arena, None, control, output, grace)
     }
 
     /// For an API server. `memory`: bytes that the peer may make the arena hold.
-    pub fn gateway(arena: Arc<Arena>, memory: usize, control: ControlSocket, output: Output) -> Arc<Self> {
+    pub fn gateway(
+        arena: Arc<Arena>,
+        memory: usize,
+        control: ControlSocket,
+        output: Output,
+        grace: Duration,
+    ) -> Arc<Self> {
         let touched = Touched::new(arena.size(), memory);
-        Self::new(Side::Guest, arena, Some(touched), control, output)
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace)
     }
 
     fn new(
@@ -95,54 +92,21 @@ impl Carrier {
         touched: Option<Touched>,
         control: ControlSocket,
         output: Output,
+        grace: Duration,
     ) -> Arc<Self> {
         Arc::new(Carrier {
             side,
             arena,
             touched,
             control,
-            outbox: Outbox::default(),
+            grace,
+            outbox: if grace.is_zero() { Outbox::forgetful() } else { Outbox::default() },
             lanes: Mutex::default(),
+            closing: AtomicBool::new(false),
             output,
             round_trip: AtomicU64::new(u64::MAX),
             started: Instant::now(),
         })
-    }
-
-    /// Carries until either end is gone, and says why it ended.
-    pub fn run(self: Arc<Self>, link: Link, compression: Compression) -> std::io::Result<String> {
-        let (events, ended) = channel();
-        let socket = link.socket()?;
-        let (mut reader, mut writer) = link.split(compression);
-        let mut threads = Vec::new();
-        threads.push(thread("net-in", {
-            let (carrier, events) = (self.clone(), events.clone());
-            move || {
-                let _ = events.send(Event::Remote(reader.run(&carrier)));
-            }
-        })?);
-        threads.push(thread("net-out", {
-            let (carrier, socket, events) = (self.clone(), socket.try_clone()?, events.clone());
-            move || {
-                if let Err(error) = writer.run(&carrier, &carrier.arena) {
-                    // The reader has nothing to wait for any more.
-                    let _ = events.send(Event::Remote(format!("the link failed: {error}")));
-                    carrier.outbox.kill();
-                    let _ = socket.shutdown(Shutdown::Both);
-                }
-            }
-        })?);
-        threads.push(thread("control", {
-            let carrier = self.clone();
-            move || carrier.listen(&events)
-        })?);
-        self.output.start(&self);
-        self.outbox.ping(self.clock());
-        let reason = self.conclude(&ended, &socket);
-        for thread in threads {
-            let _ = thread.join();
-        }
-        Ok(reason)
     }
 
     pub fn clock(&self) -> u64 {
@@ -160,71 +124,37 @@ impl Carrier {
         self.round_trip.fetch_min(self.clock().saturating_sub(sent), Ordering::Relaxed);
     }
 
+    /// So many numbered packets have arrived, which the peer keeps until it knows.
+    pub fn acknowledge(&self, received: u64) {
+        if !self.grace.is_zero() {
+            self.outbox.ack(received);
+        }
+    }
+
     // The end.
 
-    fn conclude(&self, ended: &Receiver<Event>, socket: &TcpStream) -> String {
-        let reason = match ended.recv() {
-            Ok(Event::Local) => {
-                self.finish_pumps();
-                let reason = match self.side {
-                    Side::Server => "the guest has gone",
-                    Side::Guest => "the API server has gone",
-                };
-                self.output.finish(DELIVERY_TIMEOUT);
-                self.outbox.farewell("");
-                self.outbox.finish();
-                // The other side still says what it has to.
-                let _ = self.await_remote(ended, PEER_END_TIMEOUT);
-                reason.to_owned()
-            }
-            Ok(Event::Remote(reason)) => {
-                self.finish_deliveries();
-                self.part_locally(ended);
-                self.finish_pumps();
-                self.output.finish(DELIVERY_TIMEOUT);
-                self.outbox.finish();
-                reason
-            }
-            Err(_) => "internal error".to_owned(),
-        };
-        self.finish_deliveries();
-        self.output.close(DELIVERY_TIMEOUT);
-        // Queued frames may still be on their way out; a link that takes nothing ends by itself.
-        let _ = socket.shutdown(Shutdown::Read);
-        let _ = rustix::net::shutdown(self.control.as_fd(), rustix::net::Shutdown::Both);
-        self.outbox.finish();
+    /// Connections are not replaced any more.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.outbox.let_go();
+    }
+
+    /// A connection has broken, which was told before. Nothing waits for another one if none comes.
+    pub(crate) fn broke(&self) {
+        if self.grace.is_zero() || self.closing.load(Ordering::SeqCst) {
+            self.outbox.kill();
+        }
+    }
+
+    /// The lanes' threads end.
+    pub(crate) fn end_lanes(&self) {
         for (_, mut lane) in locked(&self.lanes).drain() {
             lane.end();
-        }
-        reason
-    }
-
-    fn await_remote(&self, ended: &Receiver<Event>, patience: Duration) -> Result<(), RecvTimeoutError> {
-        let deadline = Instant::now() + patience;
-        loop {
-            if let Event::Remote(_) = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()))? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Tells the local peer. An API server then finishes what it has; a guest knows that it is lost.
-    fn part_locally(&self, ended: &Receiver<Event>) {
-        let how = match self.side {
-            Side::Guest => rustix::net::Shutdown::Write,
-            Side::Server => rustix::net::Shutdown::Both,
-        };
-        let _ = rustix::net::shutdown(self.control.as_fd(), how);
-        let deadline = Instant::now() + PEER_END_TIMEOUT;
-        while let Ok(event) = ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if let Event::Local = event {
-                return;
-            }
         }
     }
 
     /// Takes the messages that are still in local rings.
-    fn finish_pumps(&self) {
+    pub(crate) fn finish_pumps(&self) {
         let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(CarriedLane::finish_pump).collect();
         for pump in pumps {
             let _ = pump.join();
@@ -232,10 +162,9 @@ impl Carrier {
     }
 
     /// Messages that arrived are still put into local rings, unless these stay full.
-    fn finish_deliveries(&self) {
+    pub(crate) fn finish_deliveries(&self, deadline: Instant) {
         let inboxes: Vec<_> = locked(&self.lanes).values().map(|lane| lane.inbox.clone()).collect();
         inboxes.iter().for_each(|inbox| inbox.finish());
-        let deadline = Instant::now() + DELIVERY_TIMEOUT;
         for inbox in inboxes {
             inbox.await_end(deadline);
         }
@@ -243,14 +172,12 @@ impl Carrier {
 
     // Local control messages.
 
-    fn listen(self: &Arc<Self>, events: &Sender<Event>) {
+    /// Handles what the local peer says until it hangs up, which is `Ok`, or says what it must not.
+    pub(crate) fn listen(self: &Arc<Self>) -> Result<(), String> {
         while let Ok(Some((message, _))) = self.control.receive() {
-            if let Err(error) = self.heard(message) {
-                let _ = events.send(Event::Remote(error));
-                break;
-            }
+            self.heard(message)?;
         }
-        let _ = events.send(Event::Local);
+        Ok(())
     }
 
     fn heard(self: &Arc<Self>, message: Control) -> Result<(), String> {

@@ -2,10 +2,12 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::frame::{FRAME_HEADER, Kind, MAX_PACKET, put_frame, put_packet};
-use crate::link::NetReader;
+use crate::frame::{FRAME_HEADER, Kind, MAX_PACKET, put_frame, put_packet, put_signs};
+use crate::link::{Compression, Intake, Link, NetReader};
+use std::net::TcpStream;
 
 const MEMORY: usize = 4 << 20;
+const GRACE: Duration = Duration::from_secs(60);
 
 /// The carrier that stands on a node for a guest of another machine; the API server's end of the control socket is
 /// never read.
@@ -24,8 +26,9 @@ impl Gateway {
         let (control, api_server) = UnixStream::pair().unwrap();
         let output = Output::sources([None, None]);
         let control = ControlSocket::new(control.into());
-        let carrier = Carrier::gateway(Arena::create(1 << 30).unwrap(), MEMORY, control, output);
-        let (reader, _) = Link::new(socket, None, Duration::from_secs(5)).unwrap().split(Compression::Off);
+        let carrier = Carrier::gateway(Arena::create(1 << 30).unwrap(), MEMORY, control, output, GRACE);
+        let (reader, _) =
+            Link::new(socket, None, Duration::from_secs(5)).unwrap().split(Compression::Off, Intake::default());
         Gateway { carrier, reader, api_server: Some(api_server), _peer: peer }
     }
 
@@ -35,13 +38,24 @@ impl Gateway {
         while frames.len() + FRAME_HEADER + payload.len() <= MAX_PACKET {
             put_frame(&mut frames, kind, lane, payload);
         }
-        self.feed(&frames).map(|()| frames.len() / (FRAME_HEADER + payload.len()))
+        let fed = if kind.is_sign() { self.feed_signs(&frames) } else { self.feed(&frames) };
+        fed.map(|()| frames.len() / (FRAME_HEADER + payload.len()))
     }
 
     fn feed(&mut self, frames: &[u8]) -> Result<(), String> {
         let mut packet = Vec::new();
         put_packet(&mut packet, frames, true);
-        self.reader.feed(&packet, &self.carrier).map(|ended| assert_eq!(ended, None))
+        self.feed_bytes(&packet)
+    }
+
+    fn feed_signs(&mut self, frames: &[u8]) -> Result<(), String> {
+        let mut packet = Vec::new();
+        put_signs(&mut packet, frames);
+        self.feed_bytes(&packet)
+    }
+
+    fn feed_bytes(&mut self, packet: &[u8]) -> Result<(), String> {
+        self.reader.feed(packet, &self.carrier).map(|ended| assert_eq!(ended, None))
     }
 
     fn feed_one(&mut self, kind: Kind, lane: u32, payload: &[u8]) -> Result<(), String> {

@@ -1,4 +1,5 @@
-//! Frames that depend on no order and go before all others.
+//! Frames that depend on no order and go before all others: signs, which have no number, and credits and farewells, which
+//! have one.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ pub struct First {
     pub ping: Option<u64>,
     /// The newest: the peer measures nothing by older ones.
     pub pong: Option<u64>,
+    /// Numbered packets that have arrived from the peer, since the session began.
+    pub ack: Option<u64>,
     /// Bytes by lane, summed up.
     credits: BTreeMap<u32, u64>,
     farewell: Option<Vec<u8>>,
@@ -36,13 +39,18 @@ impl First {
         self.credits.remove(&lane);
     }
 
-    /// Appends all of it, after which nothing waits.
-    pub fn put(&mut self, out: &mut Vec<u8>) {
-        for (kind, time) in [(Kind::Ping, self.ping.take()), (Kind::Pong, self.pong.take())] {
-            if let Some(time) = time {
-                put_frame(out, kind, 0, &time.to_le_bytes());
+    /// Appends the signs, of which none waits then.
+    pub fn put_signs(&mut self, out: &mut Vec<u8>) {
+        let signs = [(Kind::Ping, &mut self.ping), (Kind::Pong, &mut self.pong), (Kind::Ack, &mut self.ack)];
+        for (kind, word) in signs {
+            if let Some(word) = word.take() {
+                put_frame(out, kind, 0, &word.to_le_bytes());
             }
         }
+    }
+
+    /// Appends the others, of which none waits then.
+    pub fn put(&mut self, out: &mut Vec<u8>) {
         for (lane, bytes) in std::mem::take(&mut self.credits) {
             put_frame(out, Kind::Credit, lane, &bytes.to_le_bytes());
         }

@@ -1,8 +1,9 @@
 //! The format on the wire between two carriers: packets of frames.
 //!
-//! A packet is a word with its length and whether it is compressed, then whole frames. A frame is a
-//! header of 12 bytes (kind, flags, lane, length) and a payload. Everything may come from a hostile
-//! peer: lengths are bounded before memory is taken for them.
+//! A packet is a word with its length, whether it is compressed and whether it has a number, then whole frames. A frame
+//! is a header of 12 bytes (kind, flags, lane, length) and a payload. Signs (pings, their answers, acknowledgements) are
+//! in packets without a number, everything else is in numbered ones. Everything may come from a hostile peer: lengths are
+//! bounded before memory is taken for them.
 
 use thiserror::Error;
 
@@ -13,6 +14,8 @@ pub const MAX_FRAGMENT_BYTES: usize = 64 << 10;
 pub const FRAME_HEADER: usize = 12;
 const PACKET_HEADER: usize = 4;
 const COMPRESSED: u32 = 1 << 31;
+/// The packet has no number: it is not sent again, and its frames are signs.
+const SIGNS: u32 = 1 << 30;
 /// Bytes that a byte of LZ4 stands for at most.
 const EXPANSION: usize = 255;
 const MORE: u8 = 1;
@@ -37,11 +40,19 @@ pub enum Kind {
     Pong = 8,
     /// Nothing follows; why, for people.
     Bye = 9,
+    /// The node's answer after [`Kind::Welcome`]: how the session is resumed.
+    Ticket = 10,
+    /// The first frame of a connection that resumes a session.
+    Resume = 11,
+    /// The node's answer to it.
+    Resumed = 12,
+    /// So many numbered packets have arrived.
+    Ack = 13,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 9] = [
+        const ALL: [Kind; 13] = [
             Kind::Open,
             Kind::Welcome,
             Kind::Control,
@@ -51,8 +62,17 @@ impl Kind {
             Kind::Ping,
             Kind::Pong,
             Kind::Bye,
+            Kind::Ticket,
+            Kind::Resume,
+            Kind::Resumed,
+            Kind::Ack,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    /// Travels in packets without a number: an older or lost one says nothing that a newer one does not.
+    pub fn is_sign(self) -> bool {
+        matches!(self, Kind::Ping | Kind::Pong | Kind::Ack)
     }
 }
 
@@ -77,6 +97,9 @@ pub enum FrameError {
     /// a frame of kind {kind} and {length} bytes does not fit its packet
     #[error("a frame of kind {kind} and {length} bytes does not fit its packet")]
     Frame { kind: u8, length: u32 },
+    /// a frame of kind {0} in a packet of the other sort (with or without a number)
+    #[error("a frame of kind {0} in a packet of the other sort (with or without a number)")]
+    Sort(u8),
 }
 
 /// Appends a frame's header; the payload of `length` bytes is for the caller to append.
@@ -105,6 +128,13 @@ pub fn put_packet(out: &mut Vec<u8>, frames: &[u8], compress: bool) {
     out.extend_from_slice(frames);
 }
 
+/// Appends a packet without a number, of these signs.
+pub fn put_signs(out: &mut Vec<u8>, frames: &[u8]) {
+    debug_assert!(frames.len() <= MAX_PACKET);
+    out.extend_from_slice(&(frames.len() as u32 | SIGNS).to_le_bytes());
+    out.extend_from_slice(frames);
+}
+
 /// Cuts a byte stream into packets.
 #[derive(Default)]
 pub struct Packets {
@@ -128,14 +158,15 @@ impl Packets {
         let rest = &self.received[self.at..];
         let Some((header, body)) = rest.split_first_chunk::<PACKET_HEADER>() else { return Ok(None) };
         let word = u32::from_le_bytes(*header);
-        let length = (word & !COMPRESSED) as usize;
+        let length = (word & !(COMPRESSED | SIGNS)) as usize;
+        let signs = word & SIGNS != 0;
         if length > MAX_PACKET {
             return Err(FrameError::Packet(length));
         }
         let Some(body) = body.get(..length) else { return Ok(None) };
         self.at += PACKET_HEADER + length;
         if word & COMPRESSED == 0 {
-            return Ok(Some(Frames(body)));
+            return Ok(Some(Frames { rest: body, signs }));
         }
         let (size, packed) = lz4_flex::block::uncompressed_size(body).map_err(|_| FrameError::Compression)?;
         if size > MAX_PACKET {
@@ -147,7 +178,7 @@ impl Packets {
         }
         self.unpacked.resize(size, 0);
         match lz4_flex::block::decompress_into(packed, &mut self.unpacked) {
-            Ok(n) if n == size => Ok(Some(Frames(&self.unpacked))),
+            Ok(n) if n == size => Ok(Some(Frames { rest: &self.unpacked, signs })),
             _ => Err(FrameError::Compression),
         }
     }
@@ -155,23 +186,42 @@ impl Packets {
 
 /// The frames of one packet.
 #[derive(Debug)]
-pub struct Frames<'a>(&'a [u8]);
+pub struct Frames<'a> {
+    rest: &'a [u8],
+    signs: bool,
+}
+
+impl Frames<'_> {
+    /// The packet counts: it is sent again if the connection breaks before it has arrived.
+    pub fn is_numbered(&self) -> bool {
+        !self.signs
+    }
+
+    /// Bytes that are still to come.
+    pub fn bytes_left(&self) -> usize {
+        self.rest.len()
+    }
+}
 
 impl<'a> Iterator for Frames<'a> {
     type Item = Result<Frame<'a>, FrameError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
+        if self.rest.is_empty() {
             return None;
         }
-        let (frame, rest) = match split(self.0) {
+        let sorted = |split: (Frame<'a>, _)| match split.0.kind.is_sign() == self.signs {
+            true => Ok(split),
+            false => Err(FrameError::Sort(split.0.kind as u8)),
+        };
+        let (frame, rest) = match split(self.rest).and_then(sorted) {
             Ok(split) => split,
             Err(error) => {
-                self.0 = &[];
+                self.rest = &[];
                 return Some(Err(error));
             }
         };
-        self.0 = rest;
+        self.rest = rest;
         Some(Ok(frame))
     }
 }
@@ -229,6 +279,28 @@ mod tests {
             packets.buffer().extend_from_slice(&word.to_le_bytes());
             packets.buffer().extend_from_slice(&bytes);
             let _ = collect(&mut packets, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn signs_have_no_number_and_everything_else_has_one() {
+        for byte in 0..=u8::MAX {
+            let Some(kind) = Kind::of(byte) else { continue };
+            let (mut frames, mut packets) = (Vec::new(), Packets::default());
+            put_frame(&mut frames, kind, 0, b"x");
+            put_signs(packets.buffer(), &frames);
+            put_packet(packets.buffer(), &frames, false);
+            let alone = packets.next_packet().unwrap().unwrap();
+            assert!(!alone.is_numbered());
+            let wrong = Err(FrameError::Sort(byte));
+            assert_eq!(alone.map(|frame| frame.map(drop)).collect::<Vec<_>>() == [wrong], !kind.is_sign(), "{kind:?}");
+            let numbered = packets.next_packet().unwrap().unwrap();
+            assert!(numbered.is_numbered());
+            assert_eq!(
+                numbered.map(|frame| frame.map(drop)).collect::<Vec<_>>() == [wrong],
+                kind.is_sign(),
+                "{kind:?}"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,15 +17,17 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::carrier::Carrier;
 use crate::frame::Kind;
+use crate::handover::{HandOvers, hand_over};
 use crate::link::{Compression, Link, drain};
 use crate::open::Open;
 use crate::output::Output;
+use crate::resume::{Resume, Resumption, SessionName, Ticket, random};
 use crate::security::{Identity, NodeSecurity};
 
 /// Until then a peer has shown who it is, or this process ends.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A vendor library may take its time to start.
-const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 /// The node's line about a tenant: 16 hexadecimal digits and the line's end.
 const LIMIT: usize = 17;
 const REVOKED: &str =
@@ -37,8 +39,8 @@ pub struct GatewayOptions {
     pub socket: OwnedFd,
     /// The node's unix socket.
     pub node: PathBuf,
-    /// Where the node reads which tenant this is and which of its processes, and then says how many bytes of memory the
-    /// tenant's arena may hold.
+    /// Where the node reads which tenant this is, which of its processes and which session, and then says how many bytes of
+    /// memory the tenant's arena may hold. Later connections that resume the session come from there.
     pub report: File,
     pub security: NodeSecurity,
     pub compression: Compression,
@@ -46,6 +48,8 @@ pub struct GatewayOptions {
     pub longest_patience: Duration,
     /// Bytes of memory that an arena may hold, whatever the tenant.
     pub memory: usize,
+    /// Time without a connection that a session survives; zero: none.
+    pub grace: Duration,
 }
 
 /// Serves one connection and says why it ended.
@@ -65,37 +69,74 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     })?;
     let tls_identity = options.security.by_certificate(tls.as_ref());
     let mut link = Link::new(socket, tls, HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
-    let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
-    let open = Open::from_bytes(&open).or_else(|e| refuse(&mut link, &e.to_string()))?;
-    let tenant = if options.security.is_plain() {
-        String::new()
-    } else {
-        match options.security.identify(tls_identity, &open.token) {
-            Identity::Tenant(tenant) if is_reserved(&tenant) => {
-                return refuse(
-                    &mut link,
-                    &format!(
-                        "`{tenant}` is the name of a local user without a tenant, which no certificate or token can have; ask the node's operator for another one (`aviary tls init`)"
-                    ),
-                );
-            }
-            Identity::Tenant(tenant) => tenant,
-            Identity::Revoked => return refuse(&mut link, REVOKED),
-            Identity::Unknown => return refuse(&mut link, UNKNOWN),
-        }
-    };
-    known.store(true, Ordering::SeqCst);
-    let mut report = options.report;
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let (kind, first) = link.receive_one_of(&[Kind::Open, Kind::Resume], deadline).map_err(|e| e.to_string())?;
+    let mut stranger = Stranger { link, tls_identity, known, report: options.report };
+    if kind == Kind::Resume {
+        let resume = Resume::from_bytes(&first).or_else(|e| refuse(&mut stranger.link, &e.to_string()))?;
+        let tenant = stranger.identify(&options.security, &resume.token)?;
+        stranger.tell(&tenant, 0, &resume.session, "again")?;
+        return hand_over(&options.node, stranger.link);
+    }
+    let open = Open::from_bytes(&first).or_else(|e| refuse(&mut stranger.link, &e.to_string()))?;
+    let tenant = stranger.identify(&options.security, &open.token)?;
+    let name: SessionName = random().ok_or("the kernel has no random bytes")?;
+    let ticket = Ticket::random().ok_or("the kernel has no random bytes")?;
     let process = open.process.map(u128::from_be_bytes).unwrap_or_default();
-    report.write_all(format!("{tenant}\t{process:032x}\n").as_bytes()).map_err(|e| format!("the node is gone: {e}"))?;
-    let limits = Limits { report, memory: options.memory };
-    let attached = attach(&options.node, &open.hello, limits);
+    stranger.tell(&tenant, process, &name, "new")?;
+    let Stranger { mut link, mut report, .. } = stranger;
+    let attached = attach(&options.node, &open.hello, &mut report, options.memory, options.grace);
     let (carrier, welcome) = attached.or_else(|why| refuse(&mut link, &why))?;
     let patience = Duration::from_secs(open.patience.max(1)).min(options.longest_patience);
     link.set_patience(patience).map_err(|e| e.to_string())?;
-    link.send(Kind::Welcome, &welcome.to_bytes()).map_err(|e| e.to_string())?;
+    let resumption = Resumption { session: name, ticket, grace: options.grace };
+    let greeted = link.send(Kind::Welcome, &welcome.to_bytes());
+    greeted.and_then(|()| link.send(Kind::Ticket, &resumption.to_bytes())).map_err(|e| e.to_string())?;
     let compression = if open.compress { options.compression } else { Compression::Off };
-    carrier.run(link, compression).map_err(|e| e.to_string())
+    let way = HandOvers::new(report.into(), options.security, tenant, resumption, patience);
+    carrier.run(link, compression, Box::new(way)).map_err(|e| e.to_string())
+}
+
+/// A peer that has said something.
+struct Stranger {
+    link: Link,
+    /// The identity in its certificate.
+    tls_identity: Option<Identity>,
+    /// It has shown who it is.
+    known: Arc<AtomicBool>,
+    report: File,
+}
+
+impl Stranger {
+    /// The tenant of the peer; one without an identity is told so.
+    fn identify(&mut self, security: &NodeSecurity, token: &[u8]) -> Result<String, String> {
+        let tenant = if security.is_plain() {
+            String::new()
+        } else {
+            match security.identify(self.tls_identity.take(), token) {
+                Identity::Tenant(tenant) if is_reserved(&tenant) => {
+                    return refuse(
+                        &mut self.link,
+                        &format!(
+                            "`{tenant}` is the name of a local user without a tenant, which no certificate or token can have; ask the node's operator for another one (`aviary tls init`)"
+                        ),
+                    );
+                }
+                Identity::Tenant(tenant) => tenant,
+                Identity::Revoked => return refuse(&mut self.link, REVOKED),
+                Identity::Unknown => return refuse(&mut self.link, UNKNOWN),
+            }
+        };
+        self.known.store(true, Ordering::SeqCst);
+        Ok(tenant)
+    }
+
+    /// Tells the node. `intent`: `new` or `again`.
+    fn tell(&mut self, tenant: &str, process: u128, session: &SessionName, intent: &str) -> Result<(), String> {
+        let session = u128::from_be_bytes(*session);
+        let line = format!("{tenant}\t{process:032x}\t{session:032x}\t{intent}\n");
+        self.report.write_all(line.as_bytes()).map_err(|e| format!("the node is gone: {e}"))
+    }
 }
 
 /// A peer that sends a byte now and then keeps no timeout from passing here.
@@ -123,36 +164,34 @@ fn refuse_tls(socket: &mut TcpStream) -> Result<(), String> {
 }
 
 fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
-    let welcome = Welcome {
-        wire_version: WIRE_VERSION,
-        status: welcome_status::REFUSED,
-        text: why.to_owned(),
-        ..Welcome::default()
-    };
+    refuse_as(link, welcome_status::REFUSED, why)
+}
+
+/// `status`: one of [`welcome_status`].
+pub(crate) fn refuse_as<T>(link: &mut Link, status: u64, why: &str) -> Result<T, String> {
+    let welcome = Welcome { wire_version: WIRE_VERSION, status, text: why.to_owned(), ..Welcome::default() };
     let _ = link.send(Kind::Welcome, &welcome.to_bytes());
     link.end();
     Err(why.to_owned())
 }
 
-/// The limits of a session's arena.
-struct Limits {
-    report: File,
-    memory: usize,
-}
-
-impl Limits {
-    /// Bytes that the arena may hold. The node has said what it says about the tenant before the session is handed over.
-    fn bytes(mut self) -> Result<usize, String> {
-        let mut line = [0; LIMIT];
-        self.report.read_exact(&mut line).map_err(|e| format!("the node does not say what the tenant may use: {e}"))?;
-        let of_tenant = std::str::from_utf8(&line).ok().and_then(|line| u64::from_str_radix(line.trim_end(), 16).ok());
-        let of_tenant = of_tenant.ok_or("the node does not say what the tenant may use")?;
-        Ok(usize::try_from(of_tenant).unwrap_or(usize::MAX).min(self.memory))
-    }
+/// Bytes that the arena may hold. The node has said what it says about the tenant before the session is handed over.
+fn memory_limit(report: &mut File, of_node: usize) -> Result<usize, String> {
+    let mut line = [0; LIMIT];
+    report.read_exact(&mut line).map_err(|e| format!("the node does not say what the tenant may use: {e}"))?;
+    let of_tenant = std::str::from_utf8(&line).ok().and_then(|line| u64::from_str_radix(line.trim_end(), 16).ok());
+    let of_tenant = of_tenant.ok_or("the node does not say what the tenant may use")?;
+    Ok(usize::try_from(of_tenant).unwrap_or(usize::MAX).min(of_node))
 }
 
 /// Attaches to the node in the remote guest's place.
-fn attach(node: &std::path::Path, theirs: &Hello, limits: Limits) -> Result<(Arc<Carrier>, Welcome), String> {
+fn attach(
+    node: &Path,
+    theirs: &Hello,
+    report: &mut File,
+    memory: usize,
+    grace: Duration,
+) -> Result<(Arc<Carrier>, Welcome), String> {
     let arena = Arena::create(usize::try_from(theirs.arena_size).unwrap_or(0)).map_err(|e| e.to_string())?;
     let socket = UnixStream::connect(node).map_err(|e| format!("the node does not answer its own gateway: {e}"))?;
     let (stdout, stdout_end) = new_pipe()?;
@@ -173,7 +212,8 @@ fn attach(node: &std::path::Path, theirs: &Hello, limits: Limits) -> Result<(Arc
         return Err(welcome.text);
     }
     let output = Output::sources([Some(stdout), Some(stderr)]);
-    let carrier = Carrier::gateway(arena, limits.bytes()?, ControlSocket::new(socket.into()), output);
+    let memory = memory_limit(report, memory)?;
+    let carrier = Carrier::gateway(arena, memory, ControlSocket::new(socket.into()), output, grace);
     Ok((carrier, Welcome { flags: welcome.flags & !welcome_flag::SAME_ADDRESS, ..welcome }))
 }
 

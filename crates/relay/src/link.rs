@@ -10,7 +10,7 @@ use aviary_transport::{Arena, limit_unsent};
 use aviary_wire::MAX_MESSAGE;
 
 use crate::carrier::Carrier;
-use crate::frame::{Frame, Kind, Packets, put_frame, put_packet};
+use crate::frame::{Frame, Kind, Packets, put_frame, put_packet, put_signs};
 use crate::inbox::{Batch, Parcel};
 use crate::outbox::Next;
 use crate::stream::{Reader, Writer};
@@ -23,6 +23,10 @@ const LOCAL_ROUND_TRIP: Duration = Duration::from_micros(300);
 const MIN_COMPRESSED_BYTES: usize = 1000;
 /// Messages of which parts have arrived, over all lanes.
 const MAX_PARTIAL: usize = 1024;
+/// Bytes of numbered packets after which their arrival is acknowledged: a sixteenth of what the peer may keep.
+const ACK_BYTES: usize = 1 << 20;
+/// The same for each packet beside its bytes.
+const ACK_PACKET_COST: usize = 64;
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
 const COMPRESSION_SAMPLE_BYTES: usize = 8 << 10;
 /// Bytes a second of the compressor, roughly; a link that is faster needs none.
@@ -76,13 +80,18 @@ impl Link {
         self.writer.write(&packet)
     }
 
-    /// The payload of the first frame, which must be of this kind.
+    /// The payload of the next frame, which must be of this kind.
     pub fn receive(&mut self, kind: Kind, deadline: Instant) -> io::Result<Vec<u8>> {
+        self.receive_one_of(&[kind], deadline).map(|(_, payload)| payload)
+    }
+
+    /// The next frame, alone in its packet, which must be of one of these kinds.
+    pub fn receive_one_of(&mut self, kinds: &[Kind], deadline: Instant) -> io::Result<(Kind, Vec<u8>)> {
         let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         loop {
             if let Some(mut frames) = self.packets.next_packet().map_err(|e| invalid(&e))? {
                 return match frames.next() {
-                    Some(Ok(frame)) if frame.kind == kind => Ok(frame.payload.to_vec()),
+                    Some(Ok(frame)) if kinds.contains(&frame.kind) => Ok((frame.kind, frame.payload.to_vec())),
                     _ => Err(invalid(&"the peer did not introduce itself")),
                 };
             }
@@ -102,9 +111,14 @@ impl Link {
         drain(&mut self.socket);
     }
 
-    pub(crate) fn split(self, compression: Compression) -> (NetReader, NetWriter) {
-        let reader =
-            NetReader { reader: self.reader, packets: self.packets, partial: HashMap::new(), patience: self.patience };
+    /// The connection without its TLS session, if the peer has sent nothing that was not read.
+    pub fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+
+    /// The two directions; `intake`: what has arrived over connections before it.
+    pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter) {
+        let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
         let writer = NetWriter { writer: self.writer, compression, speed: f64::MAX, idle: self.patience / 4 };
         (reader, writer)
     }
@@ -122,41 +136,71 @@ fn waited(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
+/// The state of arrival: of messages in part, and of counts, over however many connections.
+#[derive(Default)]
+pub(crate) struct Intake {
+    /// Messages of which parts have arrived.
+    partial: HashMap<u32, Vec<u8>>,
+    /// Numbered packets, all of which were handled.
+    received: u64,
+    /// Bytes since the last acknowledgement.
+    unacknowledged: usize,
+}
+
+impl Intake {
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+}
+
 pub(crate) struct NetReader {
     reader: Reader,
     packets: Packets,
-    /// Messages of which parts have arrived.
-    partial: HashMap<u32, Vec<u8>>,
+    intake: Intake,
     patience: Duration,
 }
 
+/// Why a connection carries nothing any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LinkEnd {
+    /// The peer has said that the session ends, or has done what no peer may do.
+    Over(String),
+    /// The session may go on over another one. `closed`: the peer's machine has closed it.
+    Broken { why: String, closed: bool },
+}
+
 impl NetReader {
-    /// Handles what arrives until the link ends, and says why it did.
-    pub fn run(&mut self, carrier: &Arc<Carrier>) -> String {
+    /// Handles what arrives until the link ends, and says why it did; `alive` is called when something has arrived.
+    pub fn run(&mut self, carrier: &Arc<Carrier>, mut alive: impl FnMut()) -> LinkEnd {
+        let broken = |why: String| LinkEnd::Broken { why, closed: false };
         let mut heard = Instant::now();
         loop {
             match self.handle_all(carrier) {
                 Ok(None) => {}
-                Ok(Some(farewell)) => return farewell,
+                Ok(Some(farewell)) => return LinkEnd::Over(farewell),
                 Err(broken) => {
                     carrier.outbox.farewell(&broken);
-                    return broken;
+                    return LinkEnd::Over(broken);
                 }
             }
             match self.reader.read(self.packets.buffer()) {
-                Ok(0) => return "the other side closed the connection".into(),
-                Ok(_) => heard = Instant::now(),
+                Ok(0) => {
+                    return LinkEnd::Broken { why: "the other side closed the connection".into(), closed: true };
+                }
+                Ok(_) => {
+                    heard = Instant::now();
+                    alive();
+                }
                 Err(e) if waited(&e) && heard.elapsed() < self.patience => {}
-                Err(e) if waited(&e) => {
-                    carrier.outbox.kill();
-                    return format!("no sign of life for {:?}", self.patience);
-                }
-                Err(e) => {
-                    carrier.outbox.kill();
-                    return e.to_string();
-                }
+                Err(e) if waited(&e) => return broken(format!("no sign of life for {:?}", self.patience)),
+                Err(e) => return broken(e.to_string()),
             }
         }
+    }
+
+    /// For another connection. The rest of a packet that was cut comes again with the whole of it.
+    pub fn into_intake(self) -> Intake {
+        self.intake
     }
 
     /// As if these bytes had arrived.
@@ -166,12 +210,21 @@ impl NetReader {
         self.handle_all(carrier)
     }
 
+    /// As if the connection had broken and another one had come.
+    #[cfg(test)]
+    pub fn relink(&mut self) -> u64 {
+        self.packets = Packets::default();
+        self.intake.received
+    }
+
     fn handle_all(&mut self, carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
-        while let Some(frames) = self.packets.next_packet().map_err(|e| e.to_string())? {
+        let NetReader { packets, intake, .. } = self;
+        while let Some(frames) = packets.next_packet().map_err(|e| e.to_string())? {
+            let (numbered, bytes) = (frames.is_numbered(), frames.bytes_left());
             let mut gathering = Gathering::default();
             for frame in frames {
                 let frame = frame.map_err(|e| e.to_string())?;
-                if frame.kind == Kind::Message && !frame.more && !self.partial.contains_key(&frame.lane) {
+                if frame.kind == Kind::Message && !frame.more && !intake.partial.contains_key(&frame.lane) {
                     gathering.take(carrier, frame)?;
                     continue;
                 }
@@ -180,11 +233,26 @@ impl NetReader {
                     let text = String::from_utf8_lossy(&frame.payload[..frame.payload.len().min(200)]).into_owned();
                     return Ok(Some(if text.is_empty() { "the other side ended the session".into() } else { text }));
                 }
-                handle(&mut self.partial, carrier, frame)?;
+                handle(intake, carrier, frame)?;
             }
             gathering.pass_on(carrier)?;
+            if numbered {
+                intake.count(carrier, bytes);
+            }
         }
         Ok(None)
+    }
+}
+
+impl Intake {
+    /// A numbered packet was handled as a whole.
+    fn count(&mut self, carrier: &Carrier, bytes: usize) {
+        self.received += 1;
+        self.unacknowledged += bytes + ACK_PACKET_COST;
+        if self.unacknowledged >= ACK_BYTES {
+            self.unacknowledged = 0;
+            carrier.acknowledge(self.received);
+        }
     }
 }
 
@@ -215,7 +283,8 @@ fn word(payload: &[u8]) -> Result<u64, String> {
     payload.try_into().map(u64::from_le_bytes).map_err(|_| "a frame of the wrong size".to_owned())
 }
 
-fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Frame) -> Result<(), String> {
+fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(), String> {
+    let Intake { partial, received, .. } = intake;
     match frame.kind {
         Kind::Message => {
             let message = match partial.remove(&frame.lane) {
@@ -247,14 +316,17 @@ fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Fr
             Ok(())
         }
         Kind::Ping => {
-            carrier.outbox.pong(word(frame.payload)?);
+            carrier.outbox.pong(word(frame.payload)?, *received);
             Ok(())
         }
         Kind::Pong => {
             carrier.saw_round_trip(word(frame.payload)?);
             Ok(())
         }
-        Kind::Open | Kind::Welcome | Kind::Bye => Err("a frame out of place".into()),
+        Kind::Ack => carrier.outbox.acknowledged(word(frame.payload)?).map_err(|e| e.to_string()),
+        Kind::Open | Kind::Welcome | Kind::Bye | Kind::Ticket | Kind::Resume | Kind::Resumed => {
+            Err("a frame out of place".into())
+        }
     }
 }
 
@@ -267,30 +339,57 @@ pub(crate) struct NetWriter {
 }
 
 impl NetWriter {
-    /// Sends what is queued until that ends.
-    pub fn run(&mut self, carrier: &Carrier, arena: &Arena) -> io::Result<()> {
-        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+    /// Sends what is queued until that ends; first again what was sent over other connections, from number `at` on.
+    pub fn run(&mut self, carrier: &Carrier, arena: &Arena, at: u64) -> io::Result<()> {
+        let (mut signs, mut frames, mut packet) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = at;
+        while let Some(following) = carrier.outbox.again(next, &mut packet, &mut signs) {
+            self.send_signs(&mut signs)?;
+            self.writer.write(&packet)?;
+            next = following;
+        }
+        packet.clear();
         loop {
             frames.clear();
             let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
-            match carrier.outbox.next(arena, &mut frames, linger, self.idle) {
+            match carrier.outbox.next(arena, &mut signs, &mut frames, linger, self.idle) {
                 Next::Packet => {}
-                Next::Idle => put_frame(&mut frames, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
+                Next::Idle => put_frame(&mut signs, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
                 Next::Finished => {
                     self.writer.end();
                     return Ok(());
                 }
+                Next::Severed => return Ok(()),
+            }
+            let signed = self.send_signs(&mut signs);
+            if frames.is_empty() {
+                signed?;
+                continue;
             }
             packet.clear();
             put_packet(&mut packet, &frames, self.pays(&frames, carrier.round_trip()));
-            let start = Instant::now();
-            self.writer.write(&packet)?;
-            if packet.len() > COMPRESSION_SAMPLE_BYTES {
-                let speed = packet.len() as f64 / start.elapsed().as_secs_f64().max(1e-9);
+            let (start, length) = (Instant::now(), packet.len());
+            let written = signed.and_then(|()| self.writer.write(&packet));
+            // It has its number, whether or not the connection took it.
+            carrier.outbox.keep(&mut packet);
+            written?;
+            if length > COMPRESSION_SAMPLE_BYTES {
+                let speed = length as f64 / start.elapsed().as_secs_f64().max(1e-9);
                 // Slowly, because a buffer with room says little.
                 self.speed = if self.speed == f64::MAX { speed } else { self.speed * 0.9 + speed * 0.1 };
             }
         }
+    }
+
+    /// Sends signs, if there are any, and leaves none.
+    fn send_signs(&mut self, signs: &mut Vec<u8>) -> io::Result<()> {
+        if signs.is_empty() {
+            return Ok(());
+        }
+        let mut packet = Vec::new();
+        put_signs(&mut packet, signs);
+        signs.clear();
+        self.writer.write(&packet)
     }
 
     fn pays(&self, frames: &[u8], round_trip: Duration) -> bool {

@@ -7,60 +7,27 @@ use std::time::{Duration, Instant};
 use aviary_transport::{Arena, Region};
 
 use crate::first::First;
-use crate::frame::{Kind, MAX_FRAGMENT_BYTES, put_frame, put_header};
+use crate::frame::{Kind, put_frame};
+use crate::items::{Bulk, Gathered, Item};
+use crate::retained::{AckError, Retained};
 
 /// Bytes of messages that may be on the way on one lane.
 pub const CREDIT_BYTES: usize = 1 << 20;
-/// A longer message is cut into pieces and takes turns.
-const MAX_UNSPLIT_BYTES: usize = 16 << 10;
 /// Small messages are gathered up to this size.
 const MAX_GATHERED_BYTES: usize = 32 << 10;
-/// A thread that gathers passes it on at this size.
-const BATCH_BYTES: usize = 4 << 10;
 /// When so much is gathered a packet is full.
 const FULL_PACKET_BYTES: usize = 64 << 10;
-/// Cost of a region in bytes besides its own.
-const REGION_COST: usize = 32;
 /// Bytes of messages that may wait on one lane before its sender waits, too.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Bytes that may wait on all lanes together before every sender waits: a peer that reads nothing makes this process hold
 /// no more, however many lanes it has opened. Honest peers stay far below it, because they read.
 const ALL_QUEUED: usize = 512 << 20;
-/// Memory of a queue's entry besides its payload, in bytes, its lane's entry included.
-const ITEM_COST: usize = 256;
-
+/// Bytes of memory of packets that the peer has not acknowledged: more than a link has on its way, which the kernel bounds
+/// by 6 MiB as a rule.
+const MAX_RETAINED_BYTES: usize = 16 << 20;
 /// the connection is over
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Over;
-
-enum Item {
-    /// Encoded frames of small messages, and how many bytes of messages they hold.
-    Small {
-        frames: Vec<u8>,
-        bytes: usize,
-    },
-    Bulk(Bulk),
-}
-
-/// A message with its regions, sent piece by piece.
-struct Bulk {
-    regions: VecDeque<Region>,
-    /// How many regions there were at first.
-    listed: usize,
-    message: Vec<u8>,
-    sent: usize,
-}
-
-impl Item {
-    /// Bytes of memory that go with it.
-    fn held(&self) -> usize {
-        ITEM_COST
-            + match self {
-                Item::Small { frames, .. } => frames.len(),
-                Item::Bulk(bulk) => bulk.message.len() + bulk.listed * size_of::<Region>(),
-            }
-    }
-}
 
 struct OutboxLane {
     queue: VecDeque<Item>,
@@ -83,9 +50,10 @@ impl OutboxLane {
     }
 }
 
-#[derive(Default)]
 struct OutboxState {
     first: First,
+    /// Of what was sent.
+    retained: Retained,
     lanes: HashMap<u32, OutboxLane>,
     /// Bytes of memory that the queues of all lanes hold.
     held: usize,
@@ -100,38 +68,11 @@ struct OutboxState {
     writer_waits: bool,
     /// The writer waits for more to come before it sends what there is.
     lingers: bool,
+    /// The connection is gone: what is queued waits for another one.
+    severed: bool,
     /// Remaining frames are sent, then no more.
     finished: bool,
     dead: bool,
-}
-
-/// Small messages of one lane that are queued together.
-pub struct Gathered {
-    lane: u32,
-    frames: Vec<u8>,
-    bytes: usize,
-    urgent: bool,
-}
-
-impl Gathered {
-    pub fn new(lane: u32) -> Self {
-        Gathered { lane, frames: Vec::new(), bytes: 0, urgent: false }
-    }
-
-    /// False: the message is too long and goes alone.
-    pub fn take(&mut self, message: &[u8], urgent: bool) -> bool {
-        if message.len() > MAX_UNSPLIT_BYTES {
-            return false;
-        }
-        put_frame(&mut self.frames, Kind::Message, self.lane, message);
-        self.bytes += message.len();
-        self.urgent |= urgent;
-        true
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.frames.len() >= BATCH_BYTES
-    }
 }
 
 pub struct Outbox {
@@ -143,8 +84,9 @@ pub struct Outbox {
 }
 
 impl Default for Outbox {
+    /// Sent packets are sent again on another connection, unless they were acknowledged.
     fn default() -> Self {
-        Outbox::holding(ALL_QUEUED)
+        Outbox::holding(ALL_QUEUED, Some(MAX_RETAINED_BYTES))
     }
 }
 
@@ -154,13 +96,35 @@ pub enum Next {
     Packet,
     /// Nothing to send for the given time.
     Idle,
+    /// The connection is gone.
+    Severed,
     /// Everything was sent and nothing follows.
     Finished,
 }
 
 impl Outbox {
-    fn holding(most: usize) -> Self {
-        Outbox { state: Mutex::default(), ready: Condvar::default(), room: Condvar::default(), most }
+    /// Nothing that was sent is kept: the connection is the only one.
+    pub fn forgetful() -> Self {
+        Outbox::holding(ALL_QUEUED, None)
+    }
+
+    fn holding(most: usize, retained: Option<usize>) -> Self {
+        let state = OutboxState {
+            first: First::default(),
+            retained: Retained::new(retained),
+            lanes: HashMap::new(),
+            held: 0,
+            turns: VecDeque::new(),
+            urgent: false,
+            since: None,
+            gathered: 0,
+            writer_waits: false,
+            lingers: false,
+            severed: false,
+            finished: false,
+            dead: false,
+        };
+        Outbox { state: Mutex::new(state), ready: Condvar::default(), room: Condvar::default(), most }
     }
 
     fn state(&self) -> MutexGuard<'_, OutboxState> {
@@ -185,9 +149,68 @@ impl Outbox {
         self.first(|first| first.ping = Some(time));
     }
 
-    /// Answers a ping.
-    pub fn pong(&self, time: u64) {
-        self.first(|first| first.pong = Some(time));
+    /// Answers a ping, and says how many numbered packets have arrived.
+    pub fn pong(&self, time: u64, received: u64) {
+        self.first(|first| (first.pong, first.ack) = (Some(time), Some(received)));
+    }
+
+    /// So many numbered packets have arrived from the peer.
+    pub fn ack(&self, received: u64) {
+        self.first(|first| first.ack = Some(received));
+    }
+
+    /// The peer says that so many packets have arrived.
+    pub fn acknowledged(&self, count: u64) -> Result<(), AckError> {
+        let mut state = self.state();
+        let full = !state.retained.has_room();
+        state.retained.acknowledge(count)?;
+        if full {
+            self.wake(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Keeps a packet that [`Outbox::next`] made until the peer has it, and leaves memory for the next one.
+    pub fn keep(&self, packet: &mut Vec<u8>) {
+        self.state().retained.keep(packet);
+    }
+
+    /// No other connection comes: nothing that was sent is kept, and nothing waits for acknowledgements.
+    pub fn let_go(&self) {
+        let mut state = self.state();
+        state.retained.let_go();
+        self.wake(&mut state);
+    }
+
+    /// The connection is gone: its writer ends, and what is queued waits.
+    pub fn sever(&self) {
+        let mut state = self.state();
+        state.severed = true;
+        self.wake(&mut state);
+    }
+
+    /// Another connection, on which the peer goes on after so many packets.
+    pub fn relink(&self, received: u64) -> Result<(), AckError> {
+        let mut state = self.state();
+        state.retained.rewind(received)?;
+        // Signs were for the connection that is gone.
+        (state.first.ping, state.first.pong, state.first.ack) = (None, None, None);
+        state.severed = false;
+        Ok(())
+    }
+
+    /// Puts the first kept packet from number `at` on into `packet`, and signs that wait into `signs`. Says the number of the
+    /// packet after it. `None`: all were sent again, or the connection is gone.
+    pub fn again(&self, at: u64, packet: &mut Vec<u8>, signs: &mut Vec<u8>) -> Option<u64> {
+        let mut state = self.state();
+        if state.severed || state.dead {
+            return None;
+        }
+        let (number, bytes) = state.retained.from(at)?;
+        packet.clear();
+        packet.extend_from_slice(bytes);
+        state.first.put_signs(signs);
+        Some(number + 1)
     }
 
     /// The peer may send so many more bytes of messages on this lane.
@@ -283,7 +306,7 @@ impl Outbox {
     #[cfg(test)]
     pub fn held(&self) -> usize {
         let state = self.state();
-        state.held + state.lanes.len() * size_of::<OutboxLane>() + state.first.held()
+        state.held + state.lanes.len() * size_of::<OutboxLane>() + state.first.held() + state.retained.held()
     }
 
     /// Queued frames are still sent.
@@ -301,9 +324,17 @@ impl Outbox {
         self.room.notify_all();
     }
 
-    /// Puts frames of what should go next into `out`. Waits for something; for messages that nobody waits for,
-    /// up to `linger` longer, because others will probably follow. Wakes up after `idle` in any case.
-    pub fn next(&self, arena: &Arena, out: &mut Vec<u8>, linger: Duration, idle: Duration) -> Next {
+    /// Puts signs into `signs` and frames of what should go next, which get a number, into `out`. Waits for something; for
+    /// messages that nobody waits for, up to `linger` longer, because others will probably follow. Wakes up after `idle` in
+    /// any case. While the peer has too much to acknowledge only signs go.
+    pub fn next(
+        &self,
+        arena: &Arena,
+        signs: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+        linger: Duration,
+        idle: Duration,
+    ) -> Next {
         let until = Instant::now() + idle;
         let mut state = self.state();
         loop {
@@ -317,9 +348,19 @@ impl Outbox {
                 }
                 _ => now,
             };
+            if state.severed {
+                return Next::Severed;
+            }
+            let has_room = state.retained.has_room();
             if lingers <= now {
-                state.fill(arena, out);
-                if !out.is_empty() {
+                state.first.put_signs(signs);
+                if has_room {
+                    state.fill(arena, out);
+                    if !out.is_empty() {
+                        state.retained.number();
+                    }
+                }
+                if !out.is_empty() || !signs.is_empty() {
                     if state.turns.is_empty() {
                         (state.urgent, state.since, state.gathered) = (false, None, 0);
                     }
@@ -435,40 +476,6 @@ impl OutboxState {
             }
             return;
         }
-    }
-}
-
-impl Bulk {
-    /// Appends the next piece; says how many bytes of the message it holds.
-    fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>) -> usize {
-        let mut left = MAX_FRAGMENT_BYTES;
-        while left > 0 {
-            let Some(region) = self.regions.front_mut() else { break };
-            let length = region.length.min(left);
-            put_header(out, Kind::Region, false, lane, 8 + length);
-            out.extend_from_slice(&region.offset.to_le_bytes());
-            if arena.read(region.offset, length, out).is_err() {
-                // Regions are checked before they are queued; the frame must still be whole.
-                out.resize(out.len() + length, 0);
-            }
-            left = left.saturating_sub(length + REGION_COST);
-            if length == region.length {
-                self.regions.pop_front();
-            } else {
-                region.offset += length as u64;
-                region.length -= length;
-            }
-        }
-        // A message that is small goes along with the last of its regions.
-        if !self.regions.is_empty() || (left < MAX_FRAGMENT_BYTES && self.message.len() > MAX_UNSPLIT_BYTES) {
-            return 0;
-        }
-        let rest = &self.message[self.sent..];
-        let part = rest.len().min(MAX_FRAGMENT_BYTES);
-        put_header(out, Kind::Message, part < rest.len(), lane, part);
-        out.extend_from_slice(&rest[..part]);
-        self.sent += part;
-        part
     }
 }
 

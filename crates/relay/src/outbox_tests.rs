@@ -1,5 +1,6 @@
 use super::*;
-use crate::frame::{Frame, MAX_PACKET, Packets, put_packet};
+use crate::frame::{Frame, MAX_FRAGMENT_BYTES, MAX_PACKET, Packets, put_packet, put_signs};
+use crate::items::{ITEM_COST, MAX_UNSPLIT_BYTES};
 
 const NO_TIME: Duration = Duration::ZERO;
 
@@ -7,19 +8,42 @@ fn arena() -> std::sync::Arc<Arena> {
     Arena::create(16 << 20).unwrap()
 }
 
-/// The frames of the next packet: kind, lane, payload, more.
+/// The frames in packets: kind, lane, payload, more.
+fn content(stream: Vec<u8>) -> Vec<(Kind, u32, Vec<u8>, bool)> {
+    let (mut packets, mut content) = (Packets::default(), Vec::new());
+    *packets.buffer() = stream;
+    while let Some(frames) = packets.next_packet().unwrap() {
+        let owned = |f: Frame| (f.kind, f.lane, f.payload.to_vec(), f.more);
+        content.extend(frames.map(|frame| owned(frame.unwrap())));
+    }
+    content
+}
+
+/// The frames that go next, signs first. An honest peer acknowledges them at once.
 fn packet(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
-    let mut frames = Vec::new();
-    if outbox.next(arena, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
-        return Vec::new();
+    let (mut stream, numbered) = unacknowledged(outbox, arena);
+    stream.extend_from_slice(&numbered);
+    let sent = outbox.state().retained.sent();
+    outbox.acknowledged(sent).unwrap();
+    content(stream)
+}
+
+/// The signs and the numbered packet that go next; either may be empty.
+fn unacknowledged(outbox: &Outbox, arena: &Arena) -> (Vec<u8>, Vec<u8>) {
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    let (mut sent, mut numbered) = (Vec::new(), Vec::new());
+    if outbox.next(arena, &mut signs, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
+        return (sent, numbered);
     }
     assert!(frames.len() <= MAX_PACKET);
-    let (mut packets, mut stream) = (Packets::default(), Vec::new());
-    put_packet(&mut stream, &frames, false);
-    packets.buffer().extend_from_slice(&stream);
-    let frames = packets.next_packet().unwrap().unwrap();
-    let owned = |f: Frame| (f.kind, f.lane, f.payload.to_vec(), f.more);
-    frames.map(|frame| owned(frame.unwrap())).collect()
+    if !signs.is_empty() {
+        put_signs(&mut sent, &signs);
+    }
+    if !frames.is_empty() {
+        put_packet(&mut numbered, &frames, false);
+        outbox.keep(&mut numbered.clone());
+    }
+    (sent, numbered)
 }
 
 fn region(offset: u64, length: usize) -> Region {
@@ -127,13 +151,13 @@ fn packet_without_a_waiter_lingers() {
     let (outbox, arena) = (Outbox::default(), arena());
     let long = Duration::from_secs(60);
     outbox.message(1, b"asynchronous", Vec::new(), false).unwrap();
-    let mut frames = Vec::new();
-    assert_eq!(outbox.next(&arena, &mut frames, long, Duration::from_millis(5)), Next::Idle);
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, Duration::from_millis(5)), Next::Idle);
     outbox.message(1, b"synchronous", Vec::new(), true).unwrap();
-    assert_eq!(outbox.next(&arena, &mut frames, long, long), Next::Packet);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Packet);
     outbox.finish();
     frames.clear();
-    assert_eq!(outbox.next(&arena, &mut frames, long, long), Next::Finished);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Finished);
     assert_eq!(outbox.message(1, b"late", Vec::new(), true), Err(Over));
 }
 
@@ -141,7 +165,7 @@ fn packet_without_a_waiter_lingers() {
 fn pings_and_credits_without_end_wait_as_one() {
     let (outbox, arena) = (Outbox::default(), arena());
     for time in 0..100_000 {
-        outbox.pong(time);
+        outbox.pong(time, time + 1);
         outbox.ping(time);
         outbox.grant(time as u32 % 2, 5);
         outbox.farewell(&"why ".repeat(1000));
@@ -150,9 +174,11 @@ fn pings_and_credits_without_end_wait_as_one() {
     let frames = packet(&outbox, &arena);
     let last = 99_999u64.to_le_bytes().to_vec();
     let credit = 250_000u64.to_le_bytes().to_vec();
+    let received = 100_000u64.to_le_bytes().to_vec();
     assert_eq!(frames[..2], [(Kind::Ping, 0, last.clone(), false), (Kind::Pong, 0, last, false)]);
-    assert_eq!(frames[2..4], [(Kind::Credit, 0, credit.clone(), false), (Kind::Credit, 1, credit, false)]);
-    assert_eq!((frames.len(), frames[4].0, frames[4].2.len()), (5, Kind::Bye, 200));
+    assert_eq!(frames[2], (Kind::Ack, 0, received, false));
+    assert_eq!(frames[3..5], [(Kind::Credit, 0, credit.clone(), false), (Kind::Credit, 1, credit, false)]);
+    assert_eq!((frames.len(), frames[5].0, frames[5].2.len()), (6, Kind::Bye, 200));
     assert_eq!((packet(&outbox, &arena), outbox.held()), (Vec::new(), 0));
 }
 
@@ -186,7 +212,7 @@ fn a_peer_that_does_not_read_stops_every_sender() {
     const FRAMES: usize = 5000;
     const LANES: u32 = 50;
     const ALL_LANES: usize = LANES as usize * size_of::<OutboxLane>();
-    let (outbox, arena) = (std::sync::Arc::new(Outbox::holding(MOST)), arena());
+    let (outbox, arena) = (std::sync::Arc::new(Outbox::holding(MOST, None)), arena());
     let senders = [0u32, 1].map(|sender| {
         let outbox = outbox.clone();
         std::thread::spawn(move || {
@@ -207,8 +233,8 @@ fn a_peer_that_does_not_read_stops_every_sender() {
             held < MOST + 2 * (ITEM_COST + 2000) + MOST / ITEM_COST * size_of::<OutboxLane>() + ALL_LANES,
             "{held}"
         );
-        let mut frames = Vec::new();
-        outbox.next(&arena, &mut frames, NO_TIME, Duration::from_millis(1));
+        let (mut signs, mut frames) = (Vec::new(), Vec::new());
+        outbox.next(&arena, &mut signs, &mut frames, NO_TIME, Duration::from_millis(1));
         let (mut packets, mut stream) = (Packets::default(), Vec::new());
         put_packet(&mut stream, &frames, false);
         packets.buffer().extend_from_slice(&stream);
@@ -216,4 +242,59 @@ fn a_peer_that_does_not_read_stops_every_sender() {
     }
     senders.into_iter().for_each(|sender| sender.join().unwrap());
     assert!(outbox.held() <= ALL_LANES, "of the other lanes nothing is remembered");
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_stops_the_sender_and_gets_signs() {
+    let arena = arena();
+    let outbox = Outbox::holding(ALL_QUEUED, Some(1 << 20));
+    outbox.message(1, b"bulk", vec![region(0, 8 << 20)], true).unwrap();
+    let mut packets = 0;
+    while !unacknowledged(&outbox, &arena).1.is_empty() {
+        packets += 1;
+    }
+    assert!((10..16).contains(&packets), "{packets}");
+    assert!(outbox.held() <= (1 << 20) + ITEM_COST * 3, "{}", outbox.held());
+    // It must not wait for the acknowledgement of the peer, which may wait for this one.
+    outbox.pong(7, 9);
+    let (signs, numbered) = unacknowledged(&outbox, &arena);
+    assert!(numbered.is_empty() && content(signs).len() == 2);
+    outbox.acknowledged(packets).unwrap();
+    while !unacknowledged(&outbox, &arena).1.is_empty() {}
+    // The end of a session waits for nothing.
+    outbox.let_go();
+    outbox.finish();
+    let mut rest = 0;
+    while !unacknowledged(&outbox, &arena).1.is_empty() {
+        rest += 1;
+    }
+    assert!(rest > 90, "{rest}");
+}
+
+#[test]
+fn what_was_sent_is_sent_again_on_another_connection() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let mut sent = Vec::new();
+    for n in 0..5u8 {
+        outbox.message(1, &[n], Vec::new(), true).unwrap();
+        sent.push(unacknowledged(&outbox, &arena).1);
+    }
+    outbox.acknowledged(1).unwrap();
+    outbox.pong(5, 5);
+    outbox.sever();
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, NO_TIME, NO_TIME), Next::Severed);
+    assert_eq!(outbox.again(0, &mut frames, &mut signs), None, "there is no connection");
+    outbox.message(1, b"queued meanwhile", Vec::new(), true).unwrap();
+    assert_eq!(outbox.relink(0), Err(AckError::Forgotten(0, 1)));
+    assert_eq!(outbox.relink(6), Err(AckError::NeverSent(6, 5)));
+    outbox.relink(2).unwrap();
+    let (mut at, mut again) = (2, Vec::new());
+    while let Some(next) = outbox.again(at, &mut frames, &mut signs) {
+        again.push(frames.clone());
+        at = next;
+    }
+    assert_eq!(again, sent[2..]);
+    assert!(signs.is_empty(), "those of the connection that is gone");
+    assert_eq!(packet(&outbox, &arena)[0].2, b"queued meanwhile");
 }

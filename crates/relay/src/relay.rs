@@ -1,6 +1,7 @@
 //! The guest's side: a unix socket that looks like a node's, and one remote connection for each that comes in.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -19,6 +20,8 @@ use crate::link::{Compression, Link};
 use crate::open::{Open, VERSION};
 use crate::output::Output;
 use crate::processes::{ProcessKey, Processes};
+use crate::redial::Redial;
+use crate::resume::Resumption;
 use crate::security::{ClientSecurity, explain};
 
 /// A guest that connects says hello at once.
@@ -44,8 +47,8 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-struct RelayState {
-    options: RelayOptions,
+pub(crate) struct RelayState {
+    pub options: RelayOptions,
     processes: Processes,
     carried: AtomicUsize,
     closing: AtomicBool,
@@ -101,12 +104,13 @@ fn accept(listener: &UnixListener, shared: &Arc<RelayState>) {
     }
 }
 
-fn serve(shared: &RelayState, guest: UnixStream) {
+fn serve(shared: &Arc<RelayState>, guest: UnixStream) {
     let options = &shared.options;
     match attach(options, &guest, shared.processes.key(&guest)) {
-        Ok((carrier, link)) => {
+        Ok((carrier, link, resumption)) => {
             let compression = options.compression;
-            let reason = carrier.run(link, compression).unwrap_or_else(|error| error.to_string());
+            let way = Box::new(Redial::new(shared.clone(), resumption));
+            let reason = carrier.run(link, compression, way).unwrap_or_else(|error| error.to_string());
             if options.verbose {
                 eprintln!("aviary: the connection to {} ended: {reason}", options.node);
             }
@@ -123,23 +127,25 @@ fn attach(
     options: &RelayOptions,
     guest: &UnixStream,
     process: Option<ProcessKey>,
-) -> Result<(Arc<Carrier>, Link), String> {
+) -> Result<(Arc<Carrier>, Link, Resumption), String> {
     let (hello, fds) = receive_hello(guest, HELLO_TIMEOUT).map_err(|e| e.to_string())?;
     if hello.flags & hello_flag::MIRRORED != 0 {
         return Err("a remote node needs no AVIARY_TRANSPORT=stream (--mirror); leave it out".into());
     }
     let (arena, output) = open_arena(&hello, fds)?;
-    let mut link = connect(options).map_err(|why| format!("node {}: {why}", options.node))?;
+    let mut link = connect(options, CONNECT_TIMEOUT).map_err(|why| format!("node {}: {why}", options.node))?;
     let welcome =
         introduce(options, &mut link, &hello, process).map_err(|why| format!("node {}: {why}", options.node))?;
     if welcome.status != welcome_status::OK {
         return Err(welcome.text);
     }
+    let resumption = link.receive(Kind::Ticket, Instant::now() + CONNECT_TIMEOUT).map_err(|e| lost(&e, options))?;
+    let resumption = Resumption::from_bytes(&resumption).map_err(|e| format!("node {}: {e}", options.node))?;
     let answer = Welcome { flags: welcome_flag::CARRIED, ..welcome };
     send_greeting(guest.as_fd(), &answer.to_bytes(), &[]).map_err(|e| e.to_string())?;
     let control = guest.try_clone().map_err(|e| e.to_string())?;
     let control = ControlSocket::new(control.into());
-    Ok((Carrier::relay(arena, control, output), link))
+    Ok((Carrier::relay(arena, control, output, resumption.grace), link, resumption))
 }
 
 fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), String> {
@@ -151,18 +157,24 @@ fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), 
     Ok((arena, Output::sinks(sinks)))
 }
 
-fn connect(options: &RelayOptions) -> Result<Link, String> {
+/// `timeout`: for each step.
+pub(crate) fn connect(options: &RelayOptions, timeout: Duration) -> Result<Link, String> {
     let node = &options.node;
     let unreachable = |e: io::Error| match e.kind() {
         io::ErrorKind::ConnectionRefused => "nobody listens there; is `aviary serve --listen` running?".to_owned(),
         io::ErrorKind::TimedOut => "no answer; is the address right and the port open?".to_owned(),
         _ => format!("cannot be reached: {e}"),
     };
-    let mut socket = node.connect(CONNECT_TIMEOUT).map_err(unreachable)?;
+    let socket = node.connect(timeout).map_err(unreachable)?;
     let _ = socket.set_nodelay(true);
-    let limit = |socket: &std::net::TcpStream| socket.set_read_timeout(Some(CONNECT_TIMEOUT));
-    limit(&socket).map_err(|e| e.to_string())?;
-    let tls = options.security.shake_hands(node, &mut socket).map_err(|e| lost(&e, options))?;
+    secure(options, socket, timeout)
+}
+
+/// A TLS session over a connection, which has none or no longer has one.
+pub(crate) fn secure(options: &RelayOptions, mut socket: TcpStream, timeout: Duration) -> Result<Link, String> {
+    let limited = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
+    limited.map_err(|e| e.to_string())?;
+    let tls = options.security.shake_hands(&options.node, &mut socket).map_err(|e| lost(&e, options))?;
     Link::new(socket, tls, options.patience).map_err(|e| e.to_string())
 }
 

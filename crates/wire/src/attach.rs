@@ -54,6 +54,8 @@ pub mod welcome_status {
     pub const REFUSED: u64 = 3;
     /// Something went wrong on the server.
     pub const FAILED: u64 = 4;
+    /// To a relay: the session that it wants to resume is over, or not its own.
+    pub const OVER: u64 = 5;
 }
 
 /// Why a greeting could not be understood.

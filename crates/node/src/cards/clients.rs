@@ -246,6 +246,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         moving: None,
         moves: crate::SessionMoves::default(),
         parked: None,
+        away_ms: None,
         counters: counters.into(),
     }
 }

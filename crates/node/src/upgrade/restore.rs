@@ -202,6 +202,8 @@ fn session(image: &SessionImage, inherited: &mut Inherited) -> io::Result<(Sessi
     let session = Session {
         server: image.server,
         guest: image.guest,
+        // A node that serves other machines is not upgraded in place.
+        peer: image.guest.pid,
         identity: if image.of_user { Identity::User } else { Identity::Loopback },
         tenant: image.tenant.clone(),
         permissions: Permissions {
