@@ -36,9 +36,10 @@ class Node:
         return self.process.pid
 
     def start(self, limits=None):
+        level = () if "--log-level" in self.options else ("--log-level", "info")
         with open(self.log, "a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [self.program, "serve", "--listen", self.address, "--log-level", "info",
+                [self.program, "serve", "--listen", self.address, *level,
                  *(f"--pass-environment={name}" for name in ("AVIARY_ROBUST", "TESTAPI_*", "REFCUDA_*")), *self.options],
                 env=self.environment, stderr=log, preexec_fn=limits,
             )

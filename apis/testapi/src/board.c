@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "testapi.h"
+#include "state.h"
 
 #define PINS 2
 
@@ -23,7 +23,8 @@ struct pool {
     uint32_t lent;
 };
 
-static char told[32] = "nothing";
+char library_told[32] = "nothing";
+uint32_t library_boards;
 
 static void *take(ta_pool *pool, size_t bytes) {
     void *p = bytes < 1 << 20 ? calloc(1, bytes + 1) : NULL;
@@ -63,14 +64,13 @@ static void let_go(struct cells *cells) {
 }
 
 ta_status ta_board_create(uint8_t *cells, size_t bytes, ta_board *board) {
-    static uint32_t serial;
     if (!board || bytes > 1 << 24)
         return TA_INVALID_VALUE;
     ta_board made = calloc(1, sizeof *made);
     made->cells = calloc(1, sizeof *made->cells);
     uint8_t *own = cells ? NULL : calloc(1, bytes + 1);
     *made->cells = (struct cells){1, cells ? cells : own, own, bytes};
-    snprintf(made->title, sizeof made->title, "board %u", serial++ % 3);
+    snprintf(made->title, sizeof made->title, "board %u", library_boards++ % 3);
     *board = made;
     return TA_OK;
 }
@@ -105,7 +105,7 @@ ta_status ta_board_title(ta_board board, const char **title) {
     *title = board->title;
     return TA_OK;
 }
-const char *ta_board_told(void) { return told; }
+const char *ta_board_told(void) { return library_told; }
 ta_status ta_board_cells(ta_board board, uint8_t **cells) {
     if (!board || !cells)
         return TA_INVALID_VALUE;
@@ -120,7 +120,7 @@ ta_status ta_board_add(ta_board to, ta_board from, uint8_t value) {
     if (!to || !from)
         return TA_INVALID_VALUE;
     raise(to->cells, from->cells, value);
-    snprintf(told, sizeof told, "added %u", value);
+    snprintf(library_told, sizeof library_told, "added %u", value);
     return TA_OK;
 }
 ta_status ta_board_pin(ta_board board, uint32_t pin, ta_board part) {
@@ -148,4 +148,33 @@ ta_status ta_board_pinned(ta_board board, uint32_t pin, ta_board *part) {
     made->cells->references++;
     *part = made;
     return TA_OK;
+}
+
+/* Bytes of a board's state from `offset` on in one piece, at most `most`; NULL: there are none. `got`: how many. It begins
+ * with the title; cells follow that are the library's own, the board's and those that are pinned. */
+static void *piece(ta_board board, size_t offset, size_t most, size_t *got) {
+    uint8_t *at = (uint8_t *)board->title;
+    size_t bytes = sizeof board->title;
+    for (int i = -1; offset >= bytes; i++) {
+        if (i == PINS)
+            return NULL;
+        const struct cells *cells = i < 0 ? board->cells : board->pinned[i];
+        offset -= bytes;
+        at = cells ? cells->own : NULL;
+        bytes = at ? cells->bytes : 0;
+    }
+    *got = bytes - offset < most ? bytes - offset : most;
+    return at + offset;
+}
+size_t ta_board_save(ta_board board, size_t offset, void *to, size_t capacity) {
+    size_t done = 0, got;
+    for (const void *from; done < capacity && (from = piece(board, offset + done, capacity - done, &got)); done += got)
+        memcpy((char *)to + done, from, got);
+    return done;
+}
+int ta_board_load(ta_board board, size_t offset, const void *from, size_t bytes) {
+    size_t done = 0, got;
+    for (void *to; done < bytes && (to = piece(board, offset + done, bytes - done, &got)); done += got)
+        memcpy(to, (const char *)from + done, got);
+    return done < bytes;
 }

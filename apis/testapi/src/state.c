@@ -6,7 +6,8 @@
 struct saved {
     uint64_t noops, reserved, last_work, units_runs, mark, baton, disorder, trail_length;
     int64_t level;
-    uint64_t posts;
+    uint64_t posts, boards;
+    char told[sizeof library_told];
 };
 
 size_t ta_library_save(size_t offset, void *to, size_t capacity) {
@@ -21,7 +22,9 @@ size_t ta_library_save(size_t offset, void *to, size_t capacity) {
         .trail_length = library_trail_length,
         .level = library_level,
         .posts = library_posts,
+        .boards = library_boards,
     };
+    memcpy(all.told, library_told, sizeof all.told);
     size_t trail = library_trail_length * sizeof *library_trail, done = 0;
     if (offset < sizeof all) {
         done = sizeof all - offset < capacity ? sizeof all - offset : capacity;
@@ -59,5 +62,8 @@ int ta_library_load(size_t offset, const void *from, size_t bytes) {
     library_trail_length = all.trail_length;
     library_level = (int32_t)all.level;
     library_posts = (uint32_t)all.posts;
+    library_boards = (uint32_t)all.boards;
+    memcpy(library_told, all.told, sizeof all.told);
+    library_told[sizeof library_told - 1] = 0;
     return 0;
 }

@@ -20,10 +20,16 @@ extern volatile uint64_t library_mark, library_baton, library_disorder;
 extern uint32_t library_trail[TRAIL];
 extern size_t library_trail_length;
 
+/* Boards that were made, and the last thing done to one. */
+extern uint32_t library_boards;
+extern char library_told[32];
+
 /* Not in the header: for the code that saves the library's state. They answer how many bytes were written, and 0 if all
  * were read. */
 size_t ta_library_save(size_t offset, void *to, size_t capacity);
 int ta_library_load(size_t offset, const void *from, size_t bytes);
+size_t ta_board_save(ta_board board, size_t offset, void *to, size_t capacity);
+int ta_board_load(ta_board board, size_t offset, const void *from, size_t bytes);
 /* Not 0: some stream has not yet done what it was given. */
 int ta_streams_busy(void);
 /* A report with a text of its own. */

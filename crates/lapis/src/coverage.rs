@@ -156,6 +156,8 @@ fn fate(model: &Model, function: &Function) -> Fate {
         _ if forgets => Fate::Unexplained,
         _ if is_recorded(function) => Fate::Recorded,
         _ if blocks => Fate::Blocks,
+        // The memory that it hands out is handed out again.
+        Some(Stateless::Nothing) if function.hands_out_memory() => Fate::Recorded,
         Some(Stateless::Nothing) => Fate::Stateless,
         Some(Stateless::StateOf(..)) => Fate::Saved,
         None if function.cache => Fate::Stateless,

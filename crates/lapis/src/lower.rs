@@ -342,7 +342,8 @@ fn matters_to_a_move(plan: &Plan, at: ValueLocation) -> bool {
     let told = (plan.output || matches!(at, ValueLocation::Result)) && !plan.allocate;
     match plan.kind {
         Kind::Handle { retain, release, .. } => told || retain || release || plan.deallocate || plan.record.is_some(),
-        _ => false,
+        Kind::Frees => true,
+        _ => plan.is_numbered_memory(),
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! The guest has a copy and the id of the original. An id is used once: a second call that frees the same memory, and an
 //! id that was never given out, are refused here and never reach the library.
+//!
+//! Where the session moves the call that handed the memory out is made again, and the new memory gets the id of the old.
+//! Ids above all that are in use then begin anew: the guest has forgotten them, and one that has not can only free what it
+//! was given itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::api::Reject;
 use crate::call::Call;
 use crate::config::MAX_FREED;
+use crate::library_memory::LibraryMemory;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LentMemory {
@@ -52,6 +57,17 @@ impl FreedMemory {
         Some(id)
     }
 
+    /// Memory of a call that is made again, under the id that the guest has for it. `None`: the id is in use.
+    fn lend_again(&self, id: u64, address: usize, group: u32) -> Option<u64> {
+        let mut table = self.table();
+        if table.lent.len() >= MAX_FREED || table.lent.contains_key(&id) {
+            return None;
+        }
+        table.last_id = table.last_id.max(id);
+        table.lent.insert(id, LentMemory { address, group });
+        Some(id)
+    }
+
     fn take(&self, id: u64, groups: &[u32]) -> Option<Freeing> {
         let mut table = self.table();
         let memory = *table.lent.get(&id).filter(|memory| groups.contains(&memory.group))?;
@@ -63,9 +79,9 @@ impl FreedMemory {
         self.table().lent.insert(freeing.id, freeing.memory);
     }
 
-    /// True if the application has something to free.
-    pub fn any(&self) -> bool {
-        !self.table().lent.is_empty()
+    /// The memory that the application has to free.
+    pub(crate) fn lent(&self) -> Vec<LibraryMemory> {
+        self.table().lent.keys().map(|id| LibraryMemory::Freed(*id)).collect()
     }
 }
 
@@ -76,9 +92,17 @@ impl Call {
         if address == 0 {
             return;
         }
-        let id = success.then(|| self.session.freed.lend(address, group)).flatten();
+        let again = self.replayed.as_mut().map(|replayed| replayed.memory.freed());
+        let lend = || match again {
+            None => self.session.freed.lend(address, group),
+            Some(id) => id.and_then(|id| self.session.freed.lend_again(id, address, group)),
+        };
+        let id = success.then(lend).flatten();
         if id.is_none() && success {
             self.session.note(&format!("{}: the application frees too little of what it gets", self.function_name()));
+        }
+        if self.recording.on {
+            self.recording.made.extend(id.and_then(|id| LibraryMemory::Freed(id).word()));
         }
         self.reply_word(id.unwrap_or(0));
     }
@@ -101,6 +125,8 @@ impl Call {
         for freeing in std::mem::take(&mut self.freeing) {
             if !success {
                 self.session.freed.put_back(freeing);
+            } else if self.recording.on {
+                self.recording.freed.extend(LibraryMemory::Freed(freeing.id).word());
             }
         }
     }
@@ -120,9 +146,12 @@ mod tests {
         assert_eq!(freeing.memory.address, 0x1000);
         assert!(freed.take(id, &[3]).is_none(), "at the same time");
         freed.put_back(freeing);
-        assert!(freed.any());
+        assert_eq!(freed.lent(), [LibraryMemory::Freed(id)]);
         assert!(freed.take(id, &[3]).is_some(), "the library had refused");
-        assert!(!freed.any());
+        assert!(freed.lent().is_empty());
         assert!(freed.lend(0x1000, 3).unwrap() > id, "the same address again");
+        assert_eq!(freed.lend_again(7, 0x2000, 3), Some(7));
+        assert_eq!(freed.lend_again(7, 0x3000, 3), None, "in use");
+        assert!(freed.lend(0x3000, 3).unwrap() > 7);
     }
 }

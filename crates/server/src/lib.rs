@@ -36,6 +36,7 @@ mod in_use;
 #[cfg(test)]
 mod interleave;
 mod lane;
+mod library_memory;
 mod mapped_fragments;
 mod mappings;
 mod memory;

@@ -29,6 +29,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    fn new(pointer: *mut u8, bytes: usize, ready: Option<(u64, Poll)>) -> Mapping {
+        let state = Arc::new(Mutex::new(MappingState::Mapped));
+        Mapping { state, address: pointer.expose_provenance(), bytes, ready }
+    }
+
     /// From now on nothing reads the memory. False: another call unmaps it already.
     pub fn begin_unmapping(&self) -> bool {
         self.change(MappingState::Unmapping) == MappingState::Mapped
@@ -72,9 +77,24 @@ impl Mappings {
         }
         table.next += 1;
         let id = table.next;
-        let state = Arc::new(Mutex::new(MappingState::Mapped));
-        table.mappings.insert(id, Mapping { state, address: pointer.expose_provenance(), bytes, ready });
+        table.mappings.insert(id, Mapping::new(pointer, bytes, ready));
         Some(id)
+    }
+
+    /// Memory that the guest has a mapping's id for, from before the session moved. `None`: the id is in use.
+    pub fn add_again(&self, id: u64, pointer: *mut u8, bytes: usize) -> Option<u64> {
+        let mut table = self.lock();
+        if table.mappings.len() >= MAX_MAPPINGS || table.mappings.contains_key(&id) {
+            return None;
+        }
+        table.next = table.next.max(id);
+        table.mappings.insert(id, Mapping::new(pointer, bytes, None));
+        Some(id)
+    }
+
+    /// True if there are more mappings than those `others`.
+    pub fn are_more_than(&self, others: usize) -> bool {
+        self.lock().mappings.len() > others || self.in_arena.load(Ordering::Relaxed) > 0
     }
 
     pub fn get(&self, id: u64) -> Option<Mapping> {

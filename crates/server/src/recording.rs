@@ -21,6 +21,8 @@ pub struct CallRecording {
     pub key: Vec<u64>,
     /// Objects that it makes and the specification records, and those that it is the first to tell the guest of.
     pub made: Vec<u64>,
+    /// Memory of the library's that the call has freed, by its words.
+    pub freed: Vec<u64>,
     /// Objects that must exist first, beside those that the call uses.
     pub depends: Vec<u64>,
     /// The id of the object that was current on the thread when the call began; 0: none was.
@@ -51,6 +53,7 @@ impl CallRecording {
         self.changed.clear();
         self.key.clear();
         self.made.clear();
+        self.freed.clear();
         self.depends.clear();
         self.current = 0;
         self.blocks.clear();
@@ -78,7 +81,11 @@ impl CallRecording {
         owners.dedup();
         let is_owner = |id: u64| owners.contains(&Owner::Object(id));
         let current = current_for(&owners, self.current);
-        let used = used.chain(take(&mut self.depends)).chain(Some(current).filter(|id| *id != 0));
+        // It needs what it frees.
+        let used = used
+            .chain(self.freed.iter().copied())
+            .chain(take(&mut self.depends))
+            .chain(Some(current).filter(|id| *id != 0));
         let mut inputs: Vec<u64> = used.filter(|id| !is_owner(*id)).collect();
         inputs.sort_unstable();
         inputs.dedup();

@@ -337,6 +337,18 @@ impl Call {
             let (log, used) = (&self.session.log, self.handles.iter().map(|used| used.id));
             let within_limit = self.recording.keep(log, self.header.function, used);
             note_limit(&self.session, within_limit);
+            if !self.recording.freed.is_empty() {
+                self.forget_freed();
+            }
+        }
+    }
+
+    /// Memory of the library's that the call has freed is gone.
+    #[cold]
+    fn forget_freed(&mut self) {
+        for word in std::mem::take(&mut self.recording.freed) {
+            self.record_of_life(Effect::Ends, word);
+            self.session.log.object_ended(word);
         }
     }
 

@@ -12,6 +12,7 @@ use aviary_wire::{SAME_OBJECT, resident};
 use crate::api::Reject;
 use crate::call::Call;
 use crate::config::MAX_USED_MEMORY;
+use crate::library_memory::LibraryMemory;
 use crate::mappings::Mappings;
 use crate::session::Session;
 
@@ -29,6 +30,15 @@ struct ResidentMemory {
     bytes: usize,
 }
 
+/// An owner's memory that the library told of, once it is in the table.
+#[derive(Debug, PartialEq, Eq)]
+enum Entered {
+    /// The guest has been told of it, under this id.
+    Known(u64),
+    /// Under `id` from now on. `replaced`: the id of other memory that was there.
+    New { id: u64, replaced: Option<u64> },
+}
+
 /// Resident memory that a call may change: from the library's address to the block.
 pub(crate) struct UsedResident {
     from: usize,
@@ -42,45 +52,66 @@ impl Residents {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The id of an owner's memory. `None`: there is too much.
-    fn enter(&self, mappings: &Mappings, owner: u64, address: usize, bytes: usize) -> Option<u64> {
+    /// Enters an owner's memory. `again`: the id that the guest has for it already. `None`: there is too much, or the id is
+    /// in use.
+    fn enter(
+        &self,
+        mappings: &Mappings,
+        owner: u64,
+        (address, bytes): (usize, usize),
+        again: Option<u64>,
+    ) -> Option<Entered> {
         let mut known = self.known();
         let of_owner = known.entry(owner).or_default();
+        let mut replaced = None;
         if let Some(at) = of_owner.iter().position(|memory| memory.address == address) {
             if of_owner[at].bytes == bytes {
-                return Some(of_owner[at].id);
+                return Some(Entered::Known(of_owner[at].id));
             }
             // The library has other memory there now.
-            mappings.remove(of_owner.swap_remove(at).id);
+            replaced = Some(of_owner.swap_remove(at).id);
+            replaced.iter().for_each(|id| drop(mappings.remove(*id)));
         }
-        let id = mappings.add(std::ptr::with_exposed_provenance_mut(address), bytes, None)?;
+        let pointer = std::ptr::with_exposed_provenance_mut(address);
+        let id = match again {
+            None => mappings.add(pointer, bytes, None)?,
+            Some(id) => mappings.add_again(id, pointer, bytes)?,
+        };
         of_owner.push(ResidentMemory { id, address, bytes });
-        Some(id)
+        Some(Entered::New { id, replaced })
     }
 
     fn find(&self, owner: u64, id: u64) -> Option<ResidentMemory> {
         self.known().get(&owner)?.iter().find(|memory| memory.id == id).copied()
     }
 
-    /// The object has ended, and its memory with it.
-    pub fn owner_ended(&self, mappings: &Mappings, owner: u64) {
+    /// The object has ended, and its memory with it. Answers the ids of that.
+    pub fn owner_ended(&self, mappings: &Mappings, owner: u64) -> Vec<u64> {
         let ended = self.known().remove(&owner).unwrap_or_default();
-        for memory in ended {
+        for memory in &ended {
             if let Some(mapping) = mappings.remove(memory.id) {
                 // A copy that is under way ends first.
                 mapping.begin_unmapping();
             }
         }
+        ended.into_iter().map(|memory| memory.id).collect()
     }
 
-    pub fn any(&self) -> bool {
-        !self.known().is_empty()
+    /// All memory that objects have.
+    pub(crate) fn all(&self) -> Vec<LibraryMemory> {
+        self.known().values().flatten().map(|memory| LibraryMemory::Resident(memory.id)).collect()
     }
 }
 
 impl Session {
     pub(crate) fn resident_owner_ended(&self, owner: u64) {
-        self.residents.owner_ended(&self.mappings, owner);
+        for id in self.residents.owner_ended(&self.mappings, owner) {
+            self.resident_ended(id);
+        }
+    }
+
+    fn resident_ended(&self, id: u64) {
+        LibraryMemory::Resident(id).word().into_iter().for_each(|word| self.log.object_ended(word));
     }
 }
 
@@ -95,9 +126,7 @@ impl Call {
             self.reply_word(resident::IN_ARENA);
             return self.reply_word(offset);
         }
-        let owner = self.object(ty, native);
-        let session = &self.session;
-        match owner.and_then(|owner| session.residents.enter(&session.mappings, owner, address, bytes)) {
+        match self.enter_resident(address, bytes, ty, native) {
             Some(id) => {
                 self.reply_word(resident::ELSEWHERE);
                 self.reply_word(id);
@@ -108,6 +137,25 @@ impl Call {
                 self.reply_word(resident::NONE);
             }
         }
+    }
+
+    /// The id of resident memory, which the log knows where the session may be moved.
+    fn enter_resident(&mut self, address: usize, bytes: usize, ty: u32, native: u64) -> Option<u64> {
+        let owner = self.object(ty, native)?;
+        let again = match &mut self.replayed {
+            None => None,
+            Some(replayed) => Some(replayed.memory.resident()?),
+        };
+        let session = &self.session;
+        let (id, replaced) = match session.residents.enter(&session.mappings, owner, (address, bytes), again)? {
+            Entered::Known(id) => return Some(id),
+            Entered::New { id, replaced } => (id, replaced),
+        };
+        replaced.into_iter().for_each(|id| session.resident_ended(id));
+        if self.recording.on {
+            self.recording.made.extend(LibraryMemory::Resident(id).word());
+        }
+        Some(id)
     }
 
     /// Takes what is bound to the object that was just decoded, and to those that share their memory with it, for this call.
@@ -180,15 +228,20 @@ mod tests {
         let (residents, mappings) = (Residents::default(), Mappings::default());
         let memory = [0u8; 32];
         let address = memory.as_ptr().expose_provenance();
-        let id = residents.enter(&mappings, 1, address, 16).unwrap();
-        assert_eq!(residents.enter(&mappings, 1, address, 16), Some(id), "asked again");
+        let enter = |owner, bytes, again| residents.enter(&mappings, owner, (address, bytes), again);
+        let Some(Entered::New { id, replaced: None }) = enter(1, 16, None) else { panic!("not entered") };
+        assert_eq!(enter(1, 16, None), Some(Entered::Known(id)), "asked again");
         assert_eq!(residents.find(1, id).map(|m| m.bytes), Some(16));
         assert_eq!(residents.find(2, id), None, "another object's");
-        let other = residents.enter(&mappings, 1, address, 32).unwrap();
-        assert_ne!(other, id);
+        let Some(Entered::New { id: other, replaced }) = enter(1, 32, None) else { panic!("not entered") };
+        assert!(other != id && replaced == Some(id));
         assert!(mappings.get(id).is_none() && residents.find(1, id).is_none());
-        residents.owner_ended(&mappings, 1);
-        assert!(mappings.is_empty() && !residents.any());
+        assert_eq!(residents.owner_ended(&mappings, 1), [other]);
+        assert!(mappings.is_empty() && residents.all().is_empty());
         assert_eq!(residents.find(1, other), None);
+        // In the process that the session has moved to.
+        assert_eq!(enter(3, 16, Some(9)), Some(Entered::New { id: 9, replaced: None }));
+        assert_eq!(enter(4, 16, Some(9)), None, "the id is in use");
+        assert_eq!(enter(4, 16, None), Some(Entered::New { id: 10, replaced: None }));
     }
 }

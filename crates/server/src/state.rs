@@ -107,6 +107,9 @@ pub enum RebuildError {
     /// {function}, made again, answers another value than it did
     #[error("{function}, made again, answers another value than it did")]
     NotSame { function: &'static str },
+    /// {function}, made again, does not give out the memory that it did
+    #[error("{function}, made again, does not give out the memory that it did")]
+    Memory { function: &'static str },
     /// {0}
     #[error("{0}")]
     Missing(#[from] Difference),

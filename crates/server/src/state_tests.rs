@@ -26,6 +26,8 @@ use crate::session::{Journal, Parts, Session, gate};
 #[path = "state_tests/library.rs"]
 mod library;
 use library::*;
+#[path = "state_tests/memory.rs"]
+mod memory;
 
 const ARENA_BYTES: usize = 8192;
 

@@ -1,6 +1,6 @@
 //! Memory of the library's own that applications hold.
 
-use super::{Expr, Kind, Lifetime, Model};
+use super::{Expr, Function, Kind, Lifetime, Model, Plan};
 use crate::source::Span;
 
 /// A function of the API, `table.member` for one of a table.
@@ -55,6 +55,22 @@ impl Model {
             });
         }
         ends
+    }
+}
+
+impl Function {
+    /// True if the guest has numbers for memory of the library's that a call tells of.
+    pub fn hands_out_memory(&self) -> bool {
+        let mut hands_out = false;
+        self.each_plan(&mut |plan| hands_out |= plan.is_numbered_memory());
+        hands_out
+    }
+}
+
+impl Plan {
+    /// True of memory of the library's for which the guest has a number.
+    pub fn is_numbered_memory(&self) -> bool {
+        matches!(self.kind, Kind::Resident { .. }) || matches!(self.lifetime, Lifetime::FreedBy(_))
     }
 }
 

@@ -11,6 +11,7 @@ use super::{MAX_REFERENCES, MAX_REMADE_BYTES, NotMovable, name_of};
 use crate::api::{HandleTypeInfo, RemadeType};
 use crate::closures::ClosureLifetime;
 use crate::handles::LiveObject;
+use crate::library_memory::LibraryMemory;
 use crate::object_log::LoggedState;
 use crate::session::Session;
 
@@ -103,9 +104,12 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
     busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
-    busy(session.freed.any(), "the application has memory of the library's to free")?;
+    let is_lost = |memory: LibraryMemory| !memory.word().is_some_and(|word| kept.log.makes(word));
+    let residents = session.residents.all();
+    busy(session.freed.lent().into_iter().any(is_lost), "the application has memory of the library's to free")?;
     busy(session.states.any(), "the library's part of structs of the application lies in this process")?;
-    busy(!session.mappings.is_empty(), "memory of the library is mapped")
+    busy(session.mappings.are_more_than(residents.len()), "memory of the library is mapped")?;
+    busy(residents.into_iter().any(is_lost), "the application uses memory of the library's")
 }
 
 fn check_objects(session: &Session, kept: &LoggedState, objects: &[LiveObject]) -> Result<(), NotMovable> {

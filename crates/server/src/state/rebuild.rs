@@ -54,6 +54,7 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     }
     for ended in session.handles.end_rebuilding(&snapshot)? {
         session.log.object_ended(ended);
+        session.resident_owner_ended(ended);
     }
     tie_charges(session, &snapshot)?;
     // A thread that used an object which has ended had that in no use any longer.

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use aviary_state::{Content, Owner, Record, Store};
+use aviary_state::{Content, Effect, Owner, Record, Store};
 use aviary_wire::RequestHeader;
 
 use super::RebuildError;
 use crate::api::CurrentObject;
 use crate::call::Call;
 use crate::lane::{LaneEnded, Outcome, run};
+use crate::library_memory::MemoryAgain;
 use crate::session::Session;
 
 /// The part that all records of a snapshot share while their calls are made again.
@@ -26,6 +27,8 @@ pub(crate) struct ReplayedCall {
     store: Arc<Store>,
     ids: Arc<BTreeMap<(u32, String), u64>>,
     callbacks: VecDeque<u64>,
+    /// Memory of the library's that the guest knows by numbers.
+    pub(crate) memory: MemoryAgain,
     /// Values that have to be the recorded ones.
     same: Vec<u64>,
 }
@@ -78,10 +81,13 @@ impl Replay {
             store: self.store.clone(),
             ids: self.ids.clone(),
             callbacks: record.callbacks.iter().copied().collect(),
+            memory: MemoryAgain::of(&record.owners),
             same: Vec::new(),
         }));
         let outcome = run(&mut call, header);
-        let found = call.replayed.take().map(|replayed| replayed.same).unwrap_or_default();
+        let replayed = call.replayed.take();
+        let is_complete = replayed.as_ref().is_none_or(|replayed| replayed.memory.is_complete());
+        let found = replayed.map(|replayed| replayed.same).unwrap_or_default();
         match outcome {
             Ok(Outcome::Done { success: true, .. }) if found != record.same => {
                 return Err(RebuildError::NotSame { function });
@@ -91,6 +97,9 @@ impl Replay {
             Ok(Outcome::Rejected(reject)) => return Err(damaged(format!("{reject:?}"))),
             Err(LaneEnded::Broken(reason)) => return Err(damaged(reason)),
             Err(LaneEnded::Closed | LaneEnded::Paused) => return Err(damaged("the session is over".into())),
+        }
+        if !is_complete && record.effect == Effect::Makes {
+            return Err(RebuildError::Memory { function });
         }
         handles.compare(&record.outputs).map_err(|difference| RebuildError::Different { function, difference })
     }

@@ -72,6 +72,9 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("release_note", release_note, false),
         function("focus", focus, true),
         function("add_here", add_here, true),
+        function("lend", super::memory::lend, true),
+        function("give", super::memory::give, true),
+        function("place", super::memory::place, true),
     ],
     handle_types: &[
         HandleTypeInfo {
@@ -206,7 +209,7 @@ unsafe extern "C" fn read_content(native: u64, offset: u64, from: *const c_void,
 
 const CONTENT: ExplicitState = ExplicitState { write: write_content, read: read_content };
 
-fn done(call: &mut Call) -> Result<(), Reject> {
+pub fn done(call: &mut Call) -> Result<(), Reject> {
     call.finish(true, 0);
     Ok(())
 }
