@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from programs import Comparison, difference  # noqa: E402
 from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests"))
-from harness.process import HANG  # noqa: E402
+from harness.process import HANG, api_server  # noqa: E402
 from harness.report import Report  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -258,6 +259,26 @@ def waiting_for_each_other(work):
         verdict("sharing: two processes of a tenant wait for each other", program.returncode == 0 and "hold_limit" not in log, f"{told}\n{log}")
 
 
+def pending(work):
+    """Callbacks that are to come when the API server ends are called once each, in the order in which they were registered."""
+    binary = compile_c(HERE / "pending.c", CACHE / "opencl-programs")
+    wanted = ["first: event 1, status -2", "second: memory 1", "third: event 1, status -2"]
+    wanted += ['clSetEventCallback(event, CL_COMPLETE, completed, "late"): -2', "calls: 3"]
+    with scheduled(work) as (_, address):
+        place = Place("pocl", True, work, ("--server", address))
+        command = place.command([binary])
+        with subprocess.Popen(command, env=place.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+            held = program.stdout.readline()
+            report = subprocess.run([AVIARY, "ps", "--json", "--server", address], capture_output=True, text=True)
+            os.kill(api_server(json.loads(report.stdout)[0]["sessions"][0]["server"]), signal.SIGKILL)
+            try:
+                told, _ = program.communicate("\n", timeout=HANG)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                told = ""
+        verdict("pending: callbacks of a session whose API server ends", told.splitlines() == wanted, held + told)
+
+
 # Launches, and how often they are counted at most, until a count is as small as asked for: the machine may be busy with
 # something else in most of them.
 LAUNCHES, TRIES = 400, 20
@@ -469,6 +490,7 @@ CHECKS = {
     "devices": devices,
     "sharing": sharing,
     "waits": waiting_for_each_other,
+    "pending": pending,
     "awake": awake,
     "graphs": graphs,
     "many-graphs": many_graphs,

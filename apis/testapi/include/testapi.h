@@ -341,6 +341,9 @@ int64_t ta_each(uint32_t count, ta_visit visit, void *context);
 ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notify, void *context);
 /* The same; the event lives until `notify` has returned, whatever the application releases. */
 ta_status ta_event_post(ta_event event, uint32_t milliseconds, ta_notify notify, void *context);
+/* Calls `done` once, from a thread of the library, `milliseconds` later; not if anything goes wrong before. */
+typedef void (*ta_done)(void *context);
+ta_status ta_event_then(ta_event event, uint32_t milliseconds, ta_done done, void *context);
 /* How many calls of `notify` by threads of ta_event_post have returned. */
 uint32_t ta_event_posts(void);
 /* Called for every message until the device is closed. */
@@ -535,6 +538,10 @@ ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum);
 ta_report ta_ledger_end(ta_ledger ledger);
 ta_report_object *ta_ledger_reserve(uint64_t bytes);
 ta_report ta_ledger_release(uint64_t bytes);
+/* Calls `reported` once, from a thread of the library, `milliseconds` later: with NULL, or with a report that the
+ * application frees if the ledger is full by then. */
+typedef void (*ta_reported)(ta_report report, void *context);
+ta_report ta_ledger_later(ta_ledger ledger, uint32_t milliseconds, ta_reported reported, void *context);
 /* Not virtualized. */
 ta_report ta_ledger_print(ta_ledger ledger);
 

@@ -134,6 +134,37 @@ ta_status ta_event_post(ta_event event, uint32_t milliseconds, ta_notify notify,
     return notify_from_a_thread(event, milliseconds, notify, context, true);
 }
 
+struct continuation {
+    uint32_t milliseconds;
+    ta_done done;
+    void *context;
+};
+
+static void *go_on_later(void *argument) {
+    struct continuation c = *(struct continuation *)argument;
+    free(argument);
+    usleep(c.milliseconds * 1000);
+    c.done(c.context);
+    return NULL;
+}
+
+ta_status ta_event_then(ta_event event, uint32_t milliseconds, ta_done done, void *context) {
+    if (!event_check(event))
+        return TA_INVALID_EVENT;
+    if (!done)
+        return TA_INVALID_VALUE;
+    struct continuation *c = malloc(sizeof *c);
+    pthread_t thread;
+    if (c)
+        *c = (struct continuation){milliseconds, done, context};
+    if (!c || pthread_create(&thread, NULL, go_on_later, c)) {
+        free(c);
+        return TA_OUT_OF_MEMORY;
+    }
+    pthread_detach(thread);
+    return TA_OK;
+}
+
 uint32_t ta_event_posts(void) {
     return __atomic_load_n(&library_posts, __ATOMIC_SEQ_CST);
 }

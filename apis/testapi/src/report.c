@@ -1,7 +1,9 @@
 /* Calls that report by an object. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "object.h"
 #include "state.h"
@@ -85,6 +87,34 @@ ta_report ta_ledger_end(ta_ledger ledger) {
 }
 ta_report_object *ta_ledger_reserve(uint64_t bytes) { return bytes ? NULL : report(TA_INVALID_VALUE, "nothing to reserve"); }
 ta_report ta_ledger_release(uint64_t bytes) { return bytes ? NULL : report(TA_INVALID_VALUE, "nothing to release"); }
+struct later {
+    ta_ledger ledger;
+    uint32_t milliseconds;
+    ta_reported reported;
+    void *context;
+};
+static void *report_later(void *argument) {
+    struct later later = *(struct later *)argument;
+    free(argument);
+    usleep(later.milliseconds * 1000);
+    struct ta_ledger_st *l = object_check(later.ledger, KIND_LEDGER);
+    later.reported(l && l->sum < l->bound ? NULL : report(TA_OUT_OF_MEMORY, "the ledger is full"), later.context);
+    return NULL;
+}
+ta_report ta_ledger_later(ta_ledger ledger, uint32_t milliseconds, ta_reported reported, void *context) {
+    if (!object_check(ledger, KIND_LEDGER) || !reported)
+        return report(TA_INVALID_VALUE, "no such ledger, or no function");
+    struct later *later = malloc(sizeof *later);
+    pthread_t thread;
+    if (later)
+        *later = (struct later){ledger, milliseconds, reported, context};
+    if (!later || pthread_create(&thread, NULL, report_later, later)) {
+        free(later);
+        return report(TA_OUT_OF_MEMORY, "no thread");
+    }
+    pthread_detach(thread);
+    return NULL;
+}
 ta_report ta_ledger_print(ta_ledger ledger) {
     return object_check(ledger, KIND_LEDGER) ? NULL : report(TA_INVALID_VALUE, "no such ledger");
 }

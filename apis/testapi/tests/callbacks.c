@@ -1,6 +1,7 @@
 /* Calls into the application: during a call, from library threads, re-entrant, with buffers. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "testapi.h"
@@ -135,6 +136,23 @@ static void with_a_released_object(void) {
     CHECK_EQ(ta_event_post(NULL, 0, uses_the_event, &seen), TA_INVALID_EVENT);
 }
 
+static void one_more(void *context) {
+    atomic_fetch_add((_Atomic int *)context, 1);
+}
+
+static void once_each(void) {
+    _Atomic int done = 0;
+    ta_event event = NULL;
+    CHECK_EQ(ta_event_create(&event), TA_OK);
+    for (int n = 0; n < 5; n++)
+        CHECK_EQ(ta_event_then(event, 1, one_more, &done), TA_OK);
+    while (atomic_load(&done) < 5)
+        usleep(1000);
+    CHECK_EQ(ta_event_then(event, 1, NULL, &done), TA_INVALID_VALUE);
+    CHECK_EQ(ta_event_release(event), TA_OK);
+    CHECK_EQ(done, 5);
+}
+
 static void keep(const char *message, void *context) {
     char *log = context;
     strncat(log, message, 200);
@@ -187,6 +205,7 @@ int main(void) {
     during_a_call();
     from_another_thread();
     with_a_released_object();
+    once_each();
     coupled();
     buffers();
     CHECK_EQ(ta_device_close(device), TA_OK);

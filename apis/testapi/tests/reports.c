@@ -2,6 +2,7 @@
  * reports           what is equal natively and remotely
  * reports remoted   with a limit of device_memory=1000: refused and unsupported calls have objects, too
  * reports hold      calls until one fails; says with which object. A lost server is no success. */
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -48,6 +49,27 @@ static void library_reports(void) {
     for (int i = 0; i < 1000; i++)
         if (taken(ta_ledger_reserve(0)) != TA_INVALID_VALUE)
             CHECK(0);
+    CHECK_EQ(alive(), 0);
+}
+
+static void told_later(ta_report report, void *context) {
+    int32_t code = report ? taken(report) : TA_OK;
+    atomic_store((_Atomic int32_t *)context, code + 1000);
+}
+
+static void later_reports(void) {
+    ta_ledger ledger = NULL;
+    for (uint64_t sum = 9; sum <= 10; sum++) {
+        _Atomic int32_t told = 0;
+        CHECK(ta_ledger_create(10, &ledger) == NULL);
+        CHECK(ta_ledger_add(ledger, sum, NULL) == NULL);
+        CHECK(ta_ledger_later(ledger, 1, told_later, &told) == NULL);
+        while (!atomic_load(&told))
+            usleep(1000);
+        CHECK_EQ(told, 1000 + (sum < 10 ? TA_OK : TA_OUT_OF_MEMORY));
+        CHECK(ta_ledger_end(ledger) == NULL);
+    }
+    CHECK_EQ(taken(ta_ledger_later(NULL, 1, told_later, NULL)), TA_INVALID_VALUE);
     CHECK_EQ(alive(), 0);
 }
 
@@ -101,5 +123,6 @@ int main(int argc, char **argv) {
     if (argc > 1)
         guest_reports();
     library_reports();
+    later_reports();
     return check_done();
 }

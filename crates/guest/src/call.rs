@@ -1,18 +1,20 @@
 //! A request under construction.
 
+mod sending;
+
 use std::ffi::{CStr, c_char};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use aviary_transport::Region;
-use aviary_wire::{HEADER_SIZE, INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT, kind};
+use aviary_wire::{INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT};
 
 use crate::blocks::Block;
 use crate::connection::Connection;
 use crate::deliveries::Pending;
 use crate::frame::{End, Frame, Output, OutputSource};
 use crate::lane::ThreadLane;
-use crate::{Lost, Reply, backpressure};
+use crate::{Reply, backpressure};
 
 /// The word that `zerocopy` sends for a pointer outside zero-copy memory.
 const FOREIGN: u64 = u64::MAX;
@@ -375,7 +377,9 @@ impl Call {
         };
         self.word(id);
         if once && id != 0 {
-            self.frame().once.push(id);
+            let frame = self.frame();
+            frame.once.push(id);
+            frame.ends.push(End::Callback { id });
         }
         id
     }
@@ -384,75 +388,6 @@ impl Call {
     pub fn callback_keeps(&mut self, id: u64, value: u64) {
         if id != 0 {
             self.lane.connection.keep_for_callback(id, value);
-        }
-    }
-
-    /// Sends the call and waits for its reply.
-    #[inline]
-    pub fn send(self) -> Result<Reply, Lost> {
-        let (function, refused) = (self.function, self.refused);
-        let (lane, mut frame) = self.into_parts();
-        if refused {
-            return Ok(Reply::refused(lane, frame));
-        }
-        let answer = lane.exchange(kind::CALL, 0, function, &mut frame)?;
-        Reply::new(lane, frame, answer)
-    }
-
-    /// Sends the call without waiting. With `AVIARY_SYNC=1` it waits: the value is the call's own
-    /// error.
-    #[inline]
-    pub fn send_async(self) -> Result<Option<i64>, Lost> {
-        let (function, refused) = (self.function, self.refused);
-        let (lane, mut frame) = self.into_parts();
-        if refused {
-            drop(Reply::refused(lane, frame));
-            return Err(Lost);
-        }
-        if !frame.ends.is_empty() {
-            end_mappings(lane.connection, &mut frame);
-        }
-        let lent = frame.lent;
-        let sent = lane.post(function, &mut frame);
-        if lent {
-            // The application may reuse its buffer once this function returns.
-            lane.finish_posted()?;
-        }
-        if !matches!(sent, Ok(None)) {
-            // The application is told that no object was created.
-            frame.minted.drain(..).for_each(|value| lane.connection.release(value, true));
-        }
-        lane.free_blocks(&mut frame);
-        lane.give_frame(frame);
-        sent
-    }
-
-    /// Sends the call as [`Call::send`] does, unless [`Reply::remember`] kept a reply to an equal
-    /// request, which is used instead.
-    pub fn send_cached(mut self) -> Result<Reply, Lost> {
-        self.make_key();
-        let connection = self.lane.connection;
-        if let Some(answer) = connection.cache.get(&self.frame().key) {
-            let (lane, frame) = self.into_parts();
-            return Ok(Reply::cached(lane, frame, &answer));
-        }
-        self.send()
-    }
-
-    /// Makes the cache key: function and fields of the request, without the present content of the
-    /// outputs.
-    fn make_key(&mut self) {
-        let function = self.function;
-        let frame = self.frame();
-        frame.key.clear();
-        frame.key.extend_from_slice(&function.to_le_bytes());
-        let start = frame.key.len();
-        frame.key.extend_from_slice(frame.encoder.body());
-        for (at, n) in &frame.contents {
-            let from = start + at - HEADER_SIZE;
-            if let Some(content) = frame.key.get_mut(from..from + n) {
-                content.fill(0);
-            }
         }
     }
 
@@ -529,22 +464,6 @@ impl Drop for Call {
         // SAFETY: `drop` runs once, and not after `into_parts`.
         let frame = unsafe { ManuallyDrop::take(&mut self.frame) };
         drop(Reply::refused(self.lane.clone(), frame));
-    }
-}
-
-/// Ends what an asynchronous call unmaps or frees: the application may not use it; the server still
-/// reads the blocks of mappings.
-fn end_mappings(connection: &Connection, frame: &mut Frame) {
-    for end in frame.ends.drain(..) {
-        match end {
-            End::Mapping { pointer, id } => {
-                if let Some(mapping) = connection.mappings.remove(pointer, id) {
-                    frame.blocks.extend(connection.deliveries.abandon(mapping.block));
-                }
-            }
-            End::Freed { address } => connection.kept.free(address),
-            End::Shadow { .. } => {}
-        }
     }
 }
 

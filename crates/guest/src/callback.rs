@@ -1,9 +1,9 @@
 //! Functions of the application that the server may call.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use aviary_transport::{LaneEnd, LaneWaker};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, kind};
@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::deliveries::Waiter;
 use crate::lane::prefix;
 use crate::unwind::{Foreign, stopping};
-use crate::{Incoming, Lost, log};
+use crate::{CallbackFn, Incoming, Lost, log};
 
 /// A function of the application that can be called back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,12 +22,34 @@ pub(crate) struct CallbackTarget {
     pub userdata: usize,
 }
 
+/// The call that registered a callback.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Registration {
+    /// It has not returned: the application cannot rely on the callback yet.
+    Underway,
+    /// It has succeeded.
+    Done,
+}
+
 #[derive(Clone, Copy)]
 struct CallbackEntry {
     target: CallbackTarget,
     once: bool,
-    /// The handle that stays valid until the callback has run; 0: none.
+    registration: Registration,
+    /// The application's value of the handle that it hands back; 0: none.
+    handed: u64,
+    /// That handle, if it stays valid until the callback has run; 0: none.
     keeps: u64,
+}
+
+/// The callback thread.
+#[derive(Default)]
+enum Serving {
+    #[default]
+    NotStarted,
+    Running,
+    /// The API server is gone. The ids of callbacks that are called at most once, and that the thread still has to call.
+    Lost(VecDeque<u64>),
 }
 
 #[derive(Default)]
@@ -37,13 +59,25 @@ struct CallbackTable {
     /// Ids of callbacks that live as long as the session: a callback that is registered repeatedly
     /// keeps one id.
     lasting: HashMap<CallbackTarget, u64>,
-    /// True if the callback thread runs.
-    served: bool,
+    serving: Serving,
+}
+
+impl CallbackTable {
+    /// A callback; one that is called at most once is removed.
+    fn resolve(&mut self, id: u64) -> Option<CallbackEntry> {
+        let entry = *self.by_id.get(&id)?;
+        if entry.once {
+            self.by_id.remove(&id);
+        }
+        Some(entry)
+    }
 }
 
 #[derive(Default)]
 pub(crate) struct Callbacks {
     table: Mutex<CallbackTable>,
+    /// A callback has to be called because the API server is gone.
+    owed: Condvar,
 }
 
 impl Callbacks {
@@ -51,14 +85,33 @@ impl Callbacks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A callback; one that is called at most once is removed.
-    fn resolve(&self, id: u64) -> Option<CallbackEntry> {
+    /// The API server is gone, and will call none of them: the callback thread does, in the order in which they were
+    /// registered. Those whose registration has not succeeded yet follow if it does.
+    fn lose(&self) {
         let mut table = self.table();
-        let entry = *table.by_id.get(&id)?;
-        if entry.once {
-            table.by_id.remove(&id);
+        let pending = |(id, entry): (&u64, &CallbackEntry)| {
+            (entry.once && entry.registration == Registration::Done).then_some(*id)
+        };
+        let mut ids: Vec<u64> = table.by_id.iter().filter_map(pending).collect();
+        ids.sort_unstable();
+        table.serving = Serving::Lost(ids.into());
+    }
+
+    /// Waits for a callback that is pending although the API server is gone, and removes it.
+    fn next_lost(&self) -> CallbackEntry {
+        let mut table = self.table();
+        loop {
+            // An answer that had arrived may have been faster.
+            if let Serving::Lost(owed) = &mut table.serving
+                && let Some(id) = owed.pop_front()
+            {
+                match table.resolve(id) {
+                    Some(entry) => return entry,
+                    None => continue,
+                }
+            }
+            table = self.owed.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
-        Some(entry)
     }
 }
 
@@ -74,31 +127,45 @@ impl Connection {
     ) -> Result<u64, Lost> {
         let target = CallbackTarget { function, kind, userdata };
         let mut table = self.callbacks.table();
-        if !table.served {
+        if let Serving::NotStarted = table.serving {
             self.start_threads()?;
-            table.served = true;
+            table.serving = Serving::Running;
         }
         if !once && let Some(id) = table.lasting.get(&target) {
             return Ok(*id);
         }
         table.last += 1;
         let id = table.last;
-        table.by_id.insert(id, CallbackEntry { target, once, keeps: 0 });
+        let registration = Registration::Underway;
+        table.by_id.insert(id, CallbackEntry { target, once, registration, handed: 0, keeps: 0 });
         if !once {
             table.lasting.insert(target, id);
         }
         Ok(id)
     }
 
-    /// Keeps the handle valid until the callback has run or is forgotten.
+    /// Notes the handle that the callback hands back, which stays valid until it has run or is forgotten.
     pub fn keep_for_callback(&self, id: u64, value: u64) {
         if let Some(entry) = self.callbacks.table().by_id.get_mut(&id)
             && entry.once
-            && entry.keeps == 0
-            && self.handles.is_handle(value)
+            && entry.handed == 0
         {
-            self.handles.retain(value);
-            entry.keeps = value;
+            entry.handed = value;
+            if self.handles.is_handle(value) {
+                self.handles.retain(value);
+                entry.keeps = value;
+            }
+        }
+    }
+
+    /// The call that registered a callback, called at most once, has succeeded.
+    pub fn confirm_callback(&self, id: u64) {
+        let mut table = self.callbacks.table();
+        let Some(entry) = table.by_id.get_mut(&id) else { return };
+        entry.registration = Registration::Done;
+        if let Serving::Lost(owed) = &mut table.serving {
+            owed.push_back(id);
+            self.callbacks.owed.notify_one();
         }
     }
 
@@ -124,6 +191,7 @@ impl Connection {
             if catch_unwind(AssertUnwindSafe(|| serve_lane(self, end))).is_err() {
                 self.fail("the callback thread stopped");
             }
+            serve_lost(self)
         };
         let watch = move || {
             if let Ok(waker) = take_waker.recv() {
@@ -200,18 +268,49 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
             }
         };
         answer.start();
-        if let Some(foreign) = serve(connection, message, at, &mut answer) {
-            // The thread is not the application's to end.
-            if !foreign.ends_thread() {
-                foreign.resume();
-            }
-        }
+        go_on(serve(connection, message, at, &mut answer));
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..RequestHeader::default() };
         if let Err(e) = end.send(answer.finish_request(header), &[]) {
             connection.lane_failed(e);
             return;
         }
     }
+}
+
+/// The callback thread without an API server: callbacks that are called at most once are called, each once, with what the
+/// specification returns from lost calls. The thread waits for registrations that succeed late, until the process ends.
+fn serve_lost(connection: &'static Connection) -> ! {
+    connection.callbacks.lose();
+    loop {
+        let CallbackEntry { target, handed, keeps, .. } = connection.callbacks.next_lost();
+        let mut thrown = None;
+        if let Some(lost) = connection.descriptor.callbacks.get(target.kind as usize).and_then(|kind| kind.lost) {
+            call(lost, &mut Incoming::lost(connection, target, handed), &mut thrown);
+        }
+        connection.let_go(keeps);
+        go_on(thrown);
+    }
+}
+
+/// Lets an exception of a callback end the process, as one does that no function of a thread catches.
+fn go_on(thrown: Option<Foreign>) {
+    // The thread is not the application's to end.
+    if let Some(foreign) = thrown.filter(|foreign| !foreign.ends_thread()) {
+        foreign.resume();
+    }
+}
+
+/// Runs a generated function for the application's. False: the runtime has made a mistake.
+fn call(function: CallbackFn, incoming: &mut Incoming, thrown: &mut Option<Foreign>) -> bool {
+    // SAFETY: a generated function that reads the fields of its kind of callback; the application
+    // gave the function that it calls for exactly this kind.
+    let result = catch_unwind(AssertUnwindSafe(|| stopping(|| unsafe { function(incoming) })));
+    if result.is_err() {
+        log::line("an error inside a callback");
+        return false;
+    }
+    *thrown = result.ok().flatten();
+    true
 }
 
 /// Runs the callback in `message`, whose fields begin at `at`, and writes the fields of its answer. An exception that
@@ -241,20 +340,13 @@ fn run(
     let mut fields = Decoder::resume(body, at);
     let Ok(id) = fields.word() else { return false };
     let at = fields.position();
-    let Some(CallbackEntry { target, keeps, .. }) = connection.callbacks.resolve(id) else { return false };
-    let Some(invoke) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
+    let Some(CallbackEntry { target, keeps, .. }) = connection.callbacks.table().resolve(id) else { return false };
+    let Some(kind) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
     answer.word(0);
     let mut incoming = Incoming::new(connection, target, message, at, std::mem::take(answer));
-    // SAFETY: a generated function that reads the fields of its kind of callback; the application
-    // gave the function that it calls for exactly this kind.
-    let result = catch_unwind(AssertUnwindSafe(|| stopping(|| unsafe { invoke(&mut incoming) })));
+    let ran = call(kind.invoke, &mut incoming, thrown);
     let sound = incoming.sound();
     *answer = incoming.into_answer();
     connection.let_go(keeps);
-    if result.is_err() {
-        log::line("an error inside a callback");
-        return false;
-    }
-    *thrown = result.ok().flatten();
-    sound && thrown.is_none()
+    ran && sound && thrown.is_none()
 }

@@ -6,6 +6,14 @@ use aviary_wire::Metadata;
 /// Unpacks a received callback, calls the application's function and packs its answer.
 pub type CallbackFn = unsafe fn(&mut Incoming);
 
+/// One kind of callback, as generated.
+pub struct CallbackKind {
+    pub invoke: CallbackFn,
+    /// Calls the application's function for a callback, called at most once, whose API server is gone; `None`: it is not
+    /// called then.
+    pub lost: Option<CallbackFn>,
+}
+
 /// One type whose values are handles.
 pub struct HandleType {
     pub name: &'static str,
@@ -31,8 +39,7 @@ pub struct ApiDescriptor {
     /// Names, by function number.
     pub functions: &'static [&'static str],
     pub handle_types: &'static [HandleType],
-    /// Functions, by callback kind.
-    pub callbacks: &'static [CallbackFn],
+    pub callbacks: &'static [CallbackKind],
 }
 
 impl ApiDescriptor {

@@ -38,6 +38,8 @@ pub(crate) enum End {
     Mapping { pointer: usize, id: u64 },
     /// The application has freed the copy at this address.
     Freed { address: usize },
+    /// The application waits for this callback, which is called at most once.
+    Callback { id: u64 },
 }
 
 /// One call's request and reply.

@@ -15,6 +15,8 @@ use crate::{Role, log};
 pub struct Incoming {
     connection: &'static Connection,
     target: CallbackTarget,
+    /// The application's value of a handle that no message names; 0: none.
+    handed: u64,
     message: Vec<u8>,
     at: usize,
     storage: Vec<Box<[u128]>>,
@@ -36,6 +38,7 @@ impl Incoming {
         Incoming {
             connection,
             target,
+            handed: 0,
             message,
             at,
             storage: Vec::new(),
@@ -44,6 +47,11 @@ impl Incoming {
             answer,
             sound: true,
         }
+    }
+
+    /// A callback that the API server cannot send any more.
+    pub(crate) fn lost(connection: &'static Connection, target: CallbackTarget, handed: u64) -> Self {
+        Incoming { handed, ..Incoming::new(connection, target, Vec::new(), 0, Encoder::new()) }
     }
 
     pub(crate) fn sound(&self) -> bool {
@@ -80,6 +88,11 @@ impl Incoming {
     /// The application's context pointer.
     pub fn userdata(&self) -> usize {
         self.target.userdata
+    }
+
+    /// The handle that a callback without a message hands back, as the application knows it.
+    pub fn handed(&self) -> u64 {
+        self.handed
     }
 
     pub fn word(&mut self) -> u64 {

@@ -50,7 +50,7 @@ pub use api::{Api, guard};
 pub use aviary_transport::bounds;
 pub use aviary_wire::Metadata;
 pub use call::Call;
-pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
+pub use descriptor::{ApiDescriptor, CallbackFn, CallbackKind, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use kept::Keep;
 pub use reply::Reply;

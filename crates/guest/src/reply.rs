@@ -51,7 +51,10 @@ impl Reply {
             status::REFUSED => Status::Refused,
             status::FAILED => Status::Failed(reply.word() as i64),
             status::LOST => Status::Lost,
-            other => return Err(reply.lane.connection.fail(&format!("a reply has the unknown status {other}"))),
+            other => {
+                forget_callbacks(reply.lane.connection, &mut reply.frame);
+                return Err(reply.lane.connection.fail(&format!("a reply has the unknown status {other}")));
+            }
         };
         if reply.success {
             if !reply.frame.ends.is_empty() {
@@ -401,6 +404,7 @@ impl Reply {
                     }
                 }
                 End::Freed { address } => connection.kept.free(address),
+                End::Callback { id } => connection.confirm_callback(id),
             }
         }
     }
@@ -424,12 +428,18 @@ impl Reply {
             connection.shadows.end(&connection.blocks, p);
             connection.registries.forget(p);
         }
-        for id in self.frame.once.drain(..) {
-            connection.forget_callback(id);
-        }
+        forget_callbacks(connection, &mut self.frame);
         if self.status != Status::Ok {
             connection.end_untils(&mut self.frame);
         }
+    }
+}
+
+/// The call that registers these callbacks fails: none of them is called.
+#[cold]
+pub(crate) fn forget_callbacks(connection: &Connection, frame: &mut Frame) {
+    for id in frame.once.drain(..) {
+        connection.forget_callback(id);
     }
 }
 

@@ -146,6 +146,7 @@ pub const ALL: &[Info] = &[
     with("unknown", CHAIN, (1, 1), "unknown(drop) or unknown(refuse)"),
     plain("once", VALUE),
     plain("posted", VALUE),
+    plain("unless_lost", VALUE),
     with("held_by", VALUE, (2, 2), "held_by(hold, let_go)"),
     with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
     with("table", VALUE, (1, 1), "table(name)"),

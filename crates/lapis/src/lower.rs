@@ -284,7 +284,12 @@ impl<'a> Lowering<'a> {
         let result = self.rule(&callback.result, ValueLocation::Result, 0);
         self.recorded = recorded;
         let keeps = self.kept_for(callback, &arguments, at);
-        self.callbacks.push(LoweredCallback { callback: callback.clone(), arguments, result });
+        self.callbacks.push(LoweredCallback {
+            callback: callback.clone(),
+            arguments,
+            result,
+            hands_back: keeps.map(|kept| kept.handle),
+        });
         Operation::Callback {
             kind: self.callbacks.len() - 1,
             once: callback.once,

@@ -929,9 +929,13 @@ pub struct Callback {
     pub userdata: Option<usize>,
     /// Parameter of the *function* that supplies it.
     pub userdata_argument: Option<usize>,
+    /// Parameters of the *callback* that have the error type.
+    pub errors: Vec<usize>,
     pub once: bool,
     /// The vendor's library does not wait for the application.
     pub posted: bool,
+    /// It is not called where it is pending when the session is lost.
+    pub unless_lost: bool,
     /// Utility functions that retain and release the object that the callback hands back.
     pub held_by: Option<(usize, usize)>,
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use api::*;
-use aviary_guest::{Api, ApiDescriptor, Call, HandleType, Incoming, Reply, Role, Status};
+use aviary_guest::{Api, ApiDescriptor, Call, CallbackKind, HandleType, Incoming, Reply, Role, Status};
 
 static GUEST: Api = Api::new(&ApiDescriptor {
     name: "fake",
@@ -23,7 +23,7 @@ static GUEST: Api = Api::new(&ApiDescriptor {
         HandleType { name: "object", size: 8, boxed: None, shape: None, predefined: &[], metadata: None },
         HandleType { name: "other", size: 8, boxed: None, shape: None, predefined: &[], metadata: None },
     ],
-    callbacks: &[invoke],
+    callbacks: &[CallbackKind { invoke, lost: None }],
 });
 
 fn call(function: u32, write: impl FnOnce(&mut Call)) -> Option<Reply> {

@@ -2,6 +2,7 @@
 //! function is answered by hand-written messages.
 
 pub mod cases;
+pub mod lost_callbacks;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, IntoRawFd};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata};
+use aviary_guest::{Api, ApiDescriptor, CallbackKind, HandleType, Incoming, Metadata};
 use aviary_transport::*;
 use aviary_wire::attach::{hello_flag, welcome_flag};
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
@@ -41,6 +42,7 @@ pub const GARBAGE: u32 = 19;
 pub const DEFER: u32 = 20;
 pub const REJECT: u32 = 21;
 pub const PAUSE: u32 = 22;
+pub const LAST_WORDS: u32 = 23;
 
 const CARRIED: Option<Metadata> = Some(Metadata { kind: 1, size: 16 });
 
@@ -68,6 +70,17 @@ unsafe fn invoke(incoming: &mut Incoming) {
     incoming.reply_out();
 }
 
+/// The `x` of a callback whose API server is gone.
+pub const GONE: i32 = -1;
+
+unsafe fn lost(incoming: &mut Incoming) {
+    let mut out = [0u8; 4];
+    // SAFETY: tests register functions of this type only.
+    let f: unsafe fn(usize, i32, *const i8, *mut u8) -> i32 = unsafe { std::mem::transmute(incoming.function()) };
+    // SAFETY: `out` has the four bytes that the server would have given.
+    unsafe { f(incoming.userdata(), GONE, std::ptr::null(), out.as_mut_ptr()) };
+}
+
 pub static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     name: "fake",
     version: "1",
@@ -75,7 +88,7 @@ pub static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     environment: &[],
     functions: &["add", "post", "posted"],
     handle_types: &TYPES,
-    callbacks: &[invoke],
+    callbacks: &[CallbackKind { invoke, lost: Some(lost) }, CallbackKind { invoke, lost: None }],
 };
 
 /// A new API, which has a connection of its own.
@@ -347,6 +360,17 @@ impl Server {
                 return false;
             }
             HANG => return false,
+            LAST_WORDS => {
+                // Callbacks that arrive, on the lane of this call or on that of callbacks, and nothing else.
+                let (id, here) = (f.word().unwrap(), f.word().unwrap() != 0);
+                let mut lane = self.callback_lane.lock().unwrap();
+                while lane.is_none() {
+                    lane = self.arrived.wait(lane).unwrap();
+                }
+                self.say(if here { end } else { lane.as_mut().unwrap() }, id, 7);
+                self.socket.shutdown(std::net::Shutdown::Both).unwrap();
+                return false;
+            }
             COUNT => {
                 let _key = f.word().unwrap();
                 let _out = f.buffer().unwrap();
@@ -446,9 +470,8 @@ impl Server {
         }
     }
 
-    /// Calls back and serves the calls that the callback makes meanwhile; returns the result plus
-    /// the output.
-    fn call_back(self: &Arc<Self>, end: &mut LaneEnd, id: u64, x: u64) -> u64 {
+    /// Sends a callback. False: the lane has ended.
+    fn say(&self, end: &mut LaneEnd, id: u64, x: u64) -> bool {
         let mut r =
             Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };
         let (flags, delivered) = self.prefix(&mut r);
@@ -457,7 +480,13 @@ impl Server {
         r.e.buffer_inline(b"text\0");
         r.e.buffer_reserved(4);
         let header = ReplyHeader { kind: kind::CALLBACK, flags, delivered, serial: 99, ..Default::default() };
-        if end.send(r.e.finish_reply(header), &r.regions).is_err() {
+        end.send(r.e.finish_reply(header), &r.regions).is_ok()
+    }
+
+    /// Calls back and serves the calls that the callback makes meanwhile; returns the result plus
+    /// the output.
+    fn call_back(self: &Arc<Self>, end: &mut LaneEnd, id: u64, x: u64) -> u64 {
+        if !self.say(end, id, x) {
             return 0;
         }
         let mut message = Vec::new();

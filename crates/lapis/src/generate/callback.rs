@@ -137,13 +137,35 @@ fn answer(result: &Instruction, ty: &Type) -> TokenStream {
     }
 }
 
-/// Guest: decodes the arguments and calls the application.
-pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
+/// Guest: how the runtime calls the application.
+pub fn descriptor(kind: usize, lowered: &LoweredCallback) -> TokenStream {
+    let invoke = format_ident!("invoke_{}", kind);
+    let lost = match called_when_lost(lowered) {
+        true => {
+            let lost = format_ident!("lost_{}", kind);
+            quote!(Some(#lost))
+        }
+        false => quote!(None),
+    };
+    quote!(CallbackKind { invoke: #invoke, lost: #lost })
+}
+
+fn called_when_lost(lowered: &LoweredCallback) -> bool {
+    lowered.callback.once && !lowered.callback.unless_lost
+}
+
+/// Guest: the functions of [`descriptor`].
+pub fn guest(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
+    let (invoker, lost) = (invoker(kind, lowered), called_when_lost(lowered).then(|| lost(model, kind, lowered)));
+    quote!(#invoker #lost)
+}
+
+/// Decodes the arguments and calls the application.
+fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
     let name = format_ident!("invoke_{}", kind);
     let signature = &lowered.callback.signature;
     let gets = lowered.arguments.iter().map(|i| get(i, signature));
-    let function_type = types::function_type(signature, Side::Guest);
-    let arguments = types::argument_list(signature);
+    let call = application(kind, signature);
     let reply = match &lowered.result.operation {
         Operation::Nothing | Operation::Null { .. } => quote!(),
         Operation::Handle(h) => {
@@ -160,7 +182,72 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
         }
     };
     let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(incoming.reply_out();));
-    let call = if signature.is_plain() {
+    quote! {
+        unsafe fn #name(incoming: &mut Incoming) {
+            unsafe {
+                #(#gets)*
+                #call
+                #reply
+                #(#outs)*
+            }
+        }
+    }
+}
+
+/// Calls the application without a message: the API server is gone.
+fn lost(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
+    let name = format_ident!("lost_{}", kind);
+    let signature = &lowered.callback.signature;
+    let handed_back = lowered.hands_back.and_then(|ty| {
+        let mut handles = lowered.arguments.iter().filter_map(|i| Some((i.at, handle(i)?)));
+        handles.find_map(|(at, handle)| (handle == ty).then_some(at))
+    });
+    let gets = signature.parameters.iter().enumerate().map(|(i, (_, ty))| {
+        let (a, rust) = (types::argument(i), types::rust(ty));
+        let own = lowered.arguments.iter().find(|argument| argument.at == ValueLocation::Argument(i));
+        let value = match own {
+            Some(own) if matches!(own.operation, Operation::Userdata) => quote!((incoming.userdata() as #rust)),
+            Some(own) if handed_back == Some(own.at) => quote!((incoming.handed() as #rust)),
+            own => match lost_code(model, &lowered.callback, i, own.and_then(handle)) {
+                Some(code) => types::from_exact(Context::new(model, Side::Guest).exact(code), ty),
+                None => types::zero(ty),
+            },
+        };
+        quote!(let #a: #rust = #value;)
+    });
+    let call = application(kind, signature);
+    quote! {
+        unsafe fn #name(incoming: &mut Incoming) {
+            unsafe {
+                #(#gets)*
+                #call
+                let _ = ret;
+            }
+        }
+    }
+}
+
+/// The value by which a callback's parameter says that the session is lost.
+fn lost_code<'a>(model: &'a Model, callback: &Callback, parameter: usize, handle: Option<usize>) -> Option<&'a Expr> {
+    if callback.errors.contains(&parameter) {
+        return model.error.as_ref().and_then(|error| error.lost.as_ref().or(error.failure.as_ref()));
+    }
+    let status = model.statuses.iter().find(|status| !status.given && Some(status.handle) == handle)?;
+    Some(&status.lost)
+}
+
+fn handle(instruction: &Instruction) -> Option<usize> {
+    match &instruction.operation {
+        Operation::Handle(h) => Some(h.handle),
+        _ => None,
+    }
+}
+
+/// Calls the application's function with the arguments `a0`, `a1`, ...; leaves `ret`.
+fn application(kind: usize, signature: &Signature) -> TokenStream {
+    let function_type = types::function_type(signature, Side::Guest);
+    let arguments = types::argument_list(signature);
+    if signature.is_plain() {
         quote! {
             let function: #function_type = std::mem::transmute(incoming.function());
             let ret = function(#arguments);
@@ -175,16 +262,6 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
         let address = quote!(incoming.function() as usize);
         let ret = shims::through_c(&format_ident!("aviary_invoke_{}", kind), Some(address), &values, &signature.result);
         quote!(let ret = #ret;)
-    };
-    quote! {
-        unsafe fn #name(incoming: &mut Incoming) {
-            unsafe {
-                #(#gets)*
-                #call
-                #reply
-                #(#outs)*
-            }
-        }
     }
 }
 

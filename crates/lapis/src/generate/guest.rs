@@ -29,13 +29,13 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let codes = invalid_codes(model);
     let tables = model.tables.iter().map(|t| tables::table(model, t));
     let lookup = function_lookup(model);
-    let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(k, c));
+    let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::guest(model, k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
     let exported = crate::exported::definitions(&model.exported);
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata, Role, Status};
+        use aviary_guest::{Api, ApiDescriptor, CallbackKind, HandleType, Incoming, Metadata, Role, Status};
         use aviary_guest::bounds as support;
         #structs
         #utilities
@@ -73,7 +73,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
         quote!(HandleType { name: #name, size: #size, boxed: #boxed, shape: #shape, predefined: &[#(#predefined),*], metadata: #metadata })
     });
-    let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
+    let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::descriptor(k, c));
     let environment = &model.passed_variables;
     quote! {
         #(#boxes)*

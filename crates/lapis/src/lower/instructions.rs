@@ -36,6 +36,8 @@ pub struct LoweredCallback {
     pub callback: Callback,
     pub arguments: Vec<Instruction>,
     pub result: Instruction,
+    /// The type of the handle that it hands back: an argument of the function that registers it.
+    pub hands_back: Option<usize>,
 }
 
 /// Where a value lives while an instruction works on it.

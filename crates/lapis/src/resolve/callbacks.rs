@@ -1,5 +1,6 @@
 //! Function pointers that the API server calls back through.
 
+use super::kinds::Descriptors;
 use super::scope::Scope;
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
@@ -16,14 +17,7 @@ impl<'a> Resolver<'a> {
         Some((hold, let_go))
     }
 
-    pub(super) fn callback(
-        &mut self,
-        d: &'a Descriptor,
-        once: bool,
-        posted: bool,
-        held_by: Option<(usize, usize)>,
-        value: &Value,
-    ) -> Kind {
+    pub(super) fn callback(&mut self, d: &'a Descriptor, all: &Descriptors<'a>, value: &Value) -> Kind {
         let TypeKind::FunctionPointer(signature) = &value.ty.kind else {
             self.report(
                 Diagnostic::error(d.span, format!("{} is not a function pointer", value.name))
@@ -35,8 +29,9 @@ impl<'a> Resolver<'a> {
         let signature = signature.as_ref().clone();
         let names = self.callback_names(d, &signature);
         let body: Vec<Piece<'a>> = d.body.as_ref().map(pieces).unwrap_or_default();
-        let once = once || super::items::has(&body, "once");
-        let posted = posted || super::items::has(&body, "posted");
+        let [once, posted, unless_lost] =
+            ["once", "posted", "unless_lost"].map(|name| all.has(name) || super::items::has(&body, name));
+        let held_by = all.get("held_by").and_then(|h| self.held_by(h));
         let types = signature.parameters.iter().map(|(_, t)| t.clone());
         let scope = Scope {
             parameters: names.iter().cloned().zip(types).collect(),
@@ -66,6 +61,14 @@ impl<'a> Resolver<'a> {
                     .help("leave `posted` out: the vendor's library then waits for the application"),
             );
         }
+        let errors = (0..names.len()).filter(|n| self.is_error(&signature.parameters[*n].1)).collect();
+        if unless_lost && !once {
+            self.report(
+                Diagnostic::error(d.span, "`unless_lost` belongs to a callback with `once`")
+                    .label("this one is not called when the session is lost")
+                    .help("leave `unless_lost` out"),
+            );
+        }
         Kind::Callback(Box::new(Callback {
             signature,
             parameters: names,
@@ -73,8 +76,10 @@ impl<'a> Resolver<'a> {
             result,
             userdata,
             userdata_argument: None,
+            errors,
             once,
             posted,
+            unless_lost,
             held_by,
         }))
     }
@@ -112,10 +117,11 @@ impl<'a> Resolver<'a> {
                 Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
                 Piece::Statement(Statement::Descriptor(d)) => match d.name.text.as_str() {
                     "argument" => self.known_parameter(d, names),
-                    "return_value" | "once" | "posted" => {}
+                    "return_value" | "once" | "posted" | "unless_lost" => {}
                     _ => self.report(
-                        Diagnostic::error(d.span, format!("`{}` cannot stand in a callback", d.name.text))
-                            .label("only `argument(p) { }`, `return_value { }`, `once` and `posted` can"),
+                        Diagnostic::error(d.span, format!("`{}` cannot stand in a callback", d.name.text)).label(
+                            "only `argument(p) { }`, `return_value { }`, `once`, `posted` and `unless_lost` can",
+                        ),
                     ),
                 },
                 Piece::Statement(_) => {}

@@ -202,13 +202,17 @@ impl<'a> Resolver<'a> {
             .collect()
     }
 
+    /// True if a value of this type says how a call ended.
+    pub(super) fn is_error(&self, ty: &Type) -> bool {
+        self.model.error.as_ref().is_some_and(|error| key(&ty.spelling) == error.name)
+    }
+
     fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
         if let Some(place) = self.status_place(signature, names) {
             return place;
         }
         let Some(error) = &self.model.error else { return ErrorPlace::Nowhere };
-        let is_error = |ty: &Type| key(&ty.spelling) == error.name;
-        if is_error(&signature.result) {
+        if self.is_error(&signature.result) {
             return ErrorPlace::Return;
         }
         let named = |n: usize, own: &String| {

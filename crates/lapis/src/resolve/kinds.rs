@@ -89,7 +89,7 @@ impl<'a> Descriptors<'a> {
         self.all.iter().rev().find(|d| d.name.text == name).copied()
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
@@ -149,7 +149,7 @@ impl<'a> Resolver<'a> {
             Kind::Handle { .. } => ("a handle", &HANDLE),
             Kind::Buffer(_) => ("a buffer", &BUFFER),
             Kind::String => ("a string", &["string"]),
-            Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
+            Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "unless_lost", "held_by"]),
             Kind::Userdata => ("userdata", &["userdata"]),
             Kind::Chain(_) => ("a chain", &["chain"]),
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
@@ -336,8 +336,7 @@ impl<'a> Resolver<'a> {
                 if all.has("lifetime_call") {
                     plan.lifetime = Lifetime::Call;
                 }
-                let held = all.get("held_by").and_then(|h| self.held_by(h));
-                self.callback(d, all.has("once"), all.has("posted"), held, value)
+                self.callback(d, all, value)
             }
             "userdata" => Kind::Userdata,
             "chain" => self.chain(d, value),
