@@ -115,20 +115,42 @@ impl Expected {
     }
 }
 
+/// What became of a connection that is listened to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hearing {
+    /// It has not shown the ticket yet.
+    Open,
+    /// It has shown the ticket, and is the session's to admit or refuse.
+    Shown,
+    /// A newer one came first.
+    Displaced,
+}
+
 /// The connection that is listened to.
 struct Listening {
     socket: TcpStream,
+    hearing: Arc<Mutex<Hearing>>,
     thread: JoinHandle<()>,
 }
 
 impl Listening {
-    /// For a newer one. What it has shown by now counts.
+    /// For a newer one. A connection that has shown the ticket by now goes on.
     fn end(self) {
-        if !self.thread.is_finished() {
+        if leave_open(&self.hearing, Hearing::Displaced) {
             let _ = self.socket.shutdown(Shutdown::Both);
         }
         let _ = self.thread.join();
     }
+}
+
+/// True: the connection was open, and is `next` now.
+fn leave_open(hearing: &Mutex<Hearing>, next: Hearing) -> bool {
+    let mut hearing = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = *hearing == Hearing::Open;
+    if open {
+        *hearing = next;
+    }
+    open
 }
 
 /// Takes connections from the node until it is gone.
@@ -141,12 +163,16 @@ fn take_all(expected: &Arc<Expected>, node: &ControlSocket, events: &Sender<Even
         }
         let Ok(copy) = socket.try_clone() else { continue };
         let (expected, events) = (expected.clone(), events.clone());
+        let hearing = Arc::new(Mutex::new(Hearing::Open));
+        let heard = hearing.clone();
         let listen = move || {
-            if let Ok(arrival) = expected.listen(socket) {
+            if let Ok(arrival) = expected.listen(socket)
+                && leave_open(&heard, Hearing::Shown)
+            {
                 let _ = events.send(Event::Back(arrival));
             }
         };
-        listening = thread("resume", listen).ok().map(|thread| Listening { socket: copy, thread });
+        listening = thread("resume", listen).ok().map(|thread| Listening { socket: copy, hearing, thread });
     }
 }
 
