@@ -70,18 +70,20 @@ def all_parts():
 
 
 def chosen(names, long):
-    """The parts of these names, also the long ones; without names all, the long ones with `long`. An unknown name is an error.
+    """The parts of these names; without names all. Long ones with `long`, or by their whole names. An unknown name is an error.
 
-    A name is a part's, or the beginning of several up to a `-`: `cuda` is cuda and cuda-torch.
+    A name is a part's, or the beginning of several up to a `-`: `cuda` is cuda and cuda-torch, `moving` is not moving-long.
     """
     parts = all_parts()
-    for name in names:
-        if not any(is_named(part, name) for part in parts):
-            raise SystemExit(f"x: no part of the tests is called {name}; there is: {' '.join(part.name for part in parts)}")
-    if names:
-        return [part for part in parts if any(is_named(part, name) for name in names)]
-    return [part for part in parts if long or not part.long]
+    if not names:
+        return [part for part in parts if long or not part.long]
+    wanted = [part for name in names for part in named(parts, name, long)]
+    return [part for part in parts if part in wanted]
 
 
-def is_named(part, name):
-    return part.name == name or part.name.startswith(name + "-")
+def named(parts, name, long):
+    """The parts of one name; of the long ones only that itself, unless there is no other."""
+    found = [part for part in parts if part.name == name or part.name.startswith(name + "-")]
+    if not found:
+        raise SystemExit(f"x: no part of the tests is called {name}; there is: {' '.join(part.name for part in parts)}")
+    return [part for part in found if long or not part.long or part.name == name] or found

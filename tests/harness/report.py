@@ -46,9 +46,18 @@ class Report:
         return 1 if self.failed else 0
 
 
-def selected(cases, prefixes):
-    """The cases (name -> function) whose names begin with one of these; all if none are given. A prefix of none is an error."""
-    unknown = [prefix for prefix in prefixes if not any(name.startswith(prefix) for name in cases)]
-    if unknown:
-        raise SystemExit(f"no case begins with {unknown[0]}; there is: {' '.join(cases)}")
-    return [(name, case) for name, case in cases.items() if not prefixes or name.startswith(tuple(prefixes))]
+def selected(cases, names, others=None):
+    """The cases (name -> function) of these names; all if none are given. A name is a case's, or the beginning of several.
+
+    `others` are cases too, chosen by their whole names or where no case of `cases` begins so. A name of none is an error.
+    """
+    others = others or {}
+    if not names:
+        return list(cases.items())
+    wanted = set()
+    for name in names:
+        found = [[one for one in (*cases, *others) if one == name], *([one for one in group if one.startswith(name)] for group in (cases, others))]
+        wanted.update(next((group for group in found if group), []))
+        if not any(found):
+            raise SystemExit(f"no case begins with {name}; there is: {' '.join((*cases, *others))}")
+    return [(name, case) for name, case in (cases | others).items() if name in wanted]

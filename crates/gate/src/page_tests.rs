@@ -3,6 +3,7 @@ use crate::{Gate, Resource, TenantSlot};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::cell::Cell;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -427,7 +428,9 @@ fn killed_processes_leave_nothing_behind() {
     page.account(0, "memory", Kind::Continuous).unwrap();
     page.device_account(0, "memory", "card").unwrap();
     for round in 0..40u64 {
-        let children: Vec<i32> = (0..2).map(|slot| hammer(&page, slot, round)).collect();
+        let (mut begun, begins) = std::io::pipe().unwrap();
+        let children: Vec<i32> = (0..2).map(|slot| hammer(&page, slot, round, &begins)).collect();
+        begun.read_exact(&mut [0; 2]).unwrap();
         let until = std::time::Instant::now() + Duration::from_micros(500 + round * 137);
         while std::time::Instant::now() < until {
             assert!(page.layout().accounts[0].used.load(Ordering::Relaxed) <= LIMIT);
@@ -453,12 +456,14 @@ fn killed_processes_leave_nothing_behind() {
     assert!(balance(&page, "memory").peak > 0, "the children did nothing");
 }
 
-/// A child process that never returns from here.
-fn hammer(page: &TenantPage, slot: u32, seed: u64) -> i32 {
-    // SAFETY: the child allocates nothing, takes no lock of this process and is killed; it uses the shared page and
-    // the futex call only.
+/// A child process that never returns from here. It writes a byte to `begins` after its first charge.
+fn hammer(page: &TenantPage, slot: u32, seed: u64, begins: &std::io::PipeWriter) -> i32 {
+    // SAFETY: the child allocates nothing, takes no lock of this process and is killed; it uses the shared page, the
+    // pipe and the futex call only.
     match unsafe { libc::fork() } {
         0 => {
+            let _ = page.charge(slot, &[0, 1], 1);
+            let _ = rustix::io::write(begins, &[0]);
             let mut state = seed * 2 + u64::from(slot) + 1;
             loop {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
