@@ -12,7 +12,7 @@ EVERY = (1, 7, 100)
 SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100}
 # Those of it that are parked, too: one fills device memory, whose content is copied, and one knows addresses of variables, so that
 # its parks are rehearsed.
-PARKED = {"transfers": 100, "variables": 7}
+PARKED = {"transfers": 100, "linker": 7}
 # Reasons that pass by themselves, or with the object that they name.
 PASSING_HERE = (
     *PASSING,
