@@ -10,6 +10,9 @@ TESTS = ROOT / "apis/cuda/tests"
 EVERY = (1, 7, 100)
 # Of the programs of the sample.
 SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100}
+# Those of it that are parked, too: one fills device memory, whose content is copied, and one knows addresses of variables, so that
+# its parks are rehearsed.
+PARKED = {"transfers": 100, "linker": 7}
 # Reasons that pass by themselves, or with the object that they name.
 PASSING_HERE = (
     *PASSING,
@@ -76,15 +79,18 @@ def compared(name, text):
     return re.sub(DIFFERS[name], "", text, flags=re.MULTILINE | re.DOTALL) if name in DIFFERS else text
 
 
-def brute_force(tools, name, every):
+def brute_force(tools, name, every, kind="move"):
     folder = built(tools)
     environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1", **ENVIRONMENT.get(name, {})}
     native = output([folder / name], environment)
     command = [AVIARY, "run", "--api", "cuda", "--log-level", "debug", "--", folder / name]
-    status, text, errors = output(command, {**environment, "AVIARY_TEST_MOVE_EVERY": str(every)})
-    attempts = Attempts(tools, f"cuda/{name}", every, "move", errors)
+    chosen = {"AVIARY_TEST_MOVE_EVERY": str(every), "AVIARY_TEST_MOVE_KIND": kind}
+    status, text, errors = output(command, {**environment, **chosen})
+    attempts = Attempts(tools, f"cuda/{name}", every, kind, errors)
     attempts.same((native[0], compared(name, native[1])), (status, compared(name, text)))
     attempts.expected((*PASSING_HERE, *LASTING.get(name, ())))
+    if kind == "park" and name in PARKED and not attempts.count:
+        raise Wrong("there was no park")
 
 
 def device_memory_is_handed_over(tools):
@@ -113,5 +119,9 @@ def cases(long):
     chosen = [(name, every) for name in names() for every in EVERY] if long else SAMPLE.items()
     programs = {
         f"cuda-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n) for name, every in chosen
+    }
+    parked = [(name, every) for name in names() for every in EVERY] if long else PARKED.items()
+    programs |= {
+        f"cuda-parked-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "park") for name, every in parked
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over, **programs}

@@ -4,7 +4,7 @@ import sys
 
 from attempts import LIMIT_S, Attempts
 from harness.process import ROOT, Skipped, Wrong
-from programs import PASSING, UNPARKABLE
+from programs import PASSING
 
 sys.path.insert(0, str(ROOT / "apis/opencl/tests"))
 
@@ -46,7 +46,7 @@ def brute_force(tools, program, every, kind="move"):
     attempts = Attempts(tools, f"opencl/{program.name}", every, kind, moved.errors)
     if program.visible(moved) != program.visible(native):
         raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n{attempts.last_lines()}")
-    attempts.expected((*PASSING, UNPARKABLE, WAITS, *LASTING.get(program.name, ())))
+    attempts.expected((*PASSING, WAITS, *LASTING.get(program.name, ())))
 
 
 class MovingPlace(Place):

@@ -19,10 +19,13 @@ from upgrade_cases import upgrade
 class Told:
     """A program that makes one call for each line."""
 
+    # Of `hold`.
+    how = "told"
+
     def __init__(self, tools, node, environment):
         self.node = node
         self.process = subprocess.Popen(
-            [tools.program("hold"), "told", "600"], env=environment, text=True,
+            [tools.program("hold"), self.how, "600"], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         if self.answer()[:1] != ["holding"]:

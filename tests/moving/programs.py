@@ -26,8 +26,6 @@ KINDS = {
     "move": r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes",
     "park": r"parked, from API server \d+ to \d+: (\d+) us, (\d+) bytes",
 }
-# Of sessions that move and are not parked.
-UNPARKABLE = "and a park cannot try that first"
 
 
 @dataclass(frozen=True)

@@ -515,7 +515,7 @@ static CUresult use_again(struct chunk *chunk, const struct cuda_placed *entry) 
                                                                                               : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult chunk_again(const struct cuda_placed *entry, struct chunk **made) {
+static CUresult chunk_again(struct cuda_placed *entry, struct chunk **made) {
     if (entry->device < 0 || entry->device >= MOST_DEVICES || entry->asked)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = reserve(entry->device);
@@ -526,7 +526,10 @@ static CUresult chunk_again(const struct cuda_placed *entry, struct chunk **made
     if (entry->base < first || offset % granule || !entry->bytes || entry->bytes % granule || offset > PLACED_BYTES
         || entry->bytes > PLACED_BYTES - offset)
         return CUDA_ERROR_INVALID_VALUE;
-    int descriptor = entry->content == CUDA_CONTENT_HANDED ? aviary_handed(entry->handed) : -1;
+    int is_handed = entry->content == CUDA_CONTENT_HANDED || entry->content == CUDA_CONTENT_BOTH;
+    int descriptor = is_handed ? aviary_handed(entry->handed) : -1;
+    if (entry->content == CUDA_CONTENT_BOTH)
+        entry->content = descriptor < 0 ? CUDA_CONTENT_COPIED : CUDA_CONTENT_HANDED;
     if (entry->content == CUDA_CONTENT_HANDED && descriptor < 0)
         return CUDA_ERROR_INVALID_VALUE;
     *made = chunk_at(entry->device, entry->base, entry->bytes, descriptor, &status);
@@ -537,7 +540,7 @@ static CUresult chunk_again(const struct cuda_placed *entry, struct chunk **made
     return status;
 }
 
-CUresult cuda_place_again(const struct cuda_placed *entries, size_t count) {
+CUresult cuda_place_again(struct cuda_placed *entries, size_t count) {
     struct chunk *chunk = NULL;
     CUresult status = CUDA_SUCCESS;
     pthread_mutex_lock(&places_lock);

@@ -35,6 +35,8 @@ struct cuda_moved_part {
     CUcontext context;
     CUdeviceptr pointer;
     uint64_t bytes;
+    /* Of an input: the content is there already, and what the state has of it is passed over. */
+    int is_there;
 };
 
 /* An output: it stays the same from the first offset to the last. */
@@ -66,6 +68,12 @@ struct cuda_moved_input {
 typedef int (*cuda_moved_ready)(struct cuda_moved_input *input, void *data);
 int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data);
 
+/* ---- moving_copies.c: many parts at once ------------------------------------------------------------- */
+
+uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count);
+/* Between the parts, one after the other, and memory of the host; those that are there already are passed over. */
+CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes);
+
 /* ---- address_placement.c, reservations.c, host_registrations.c: what lies where --------------------- */
 
 /* A chunk, or behind it a used part of it. */
@@ -80,13 +88,15 @@ struct cuda_placed {
     uint16_t content;
     uint64_t handed;
 };
-enum cuda_content { CUDA_CONTENT_ENDED, CUDA_CONTENT_COPIED, CUDA_CONTENT_HANDED };
+/* Both: in a process that has the descriptor, the session is made anew only to see if that works. */
+enum cuda_content { CUDA_CONTENT_ENDED, CUDA_CONTENT_COPIED, CUDA_CONTENT_HANDED, CUDA_CONTENT_BOTH };
 /* Hands the memory of the chunk at that address over; 0: it has to be copied. */
 int cuda_hand_over_placed(struct cuda_placed *entry);
 /* All chunks and their parts, in an array that the caller frees; NULL and a count of 0: none, or no memory. */
 int cuda_list_placed(struct cuda_placed **entries, size_t *count);
-/* The same in a process that has placed nothing yet. The entries are a snapshot's. */
-CUresult cuda_place_again(const struct cuda_placed *entries, size_t count);
+/* The same in a process that has placed nothing yet. The entries are a snapshot's; those of both kinds of content become one that was
+ * handed over, or is to be copied. */
+CUresult cuda_place_again(struct cuda_placed *entries, size_t count);
 
 /* Reserves the addresses of a device, if that is not done. */
 CUresult cuda_reserve_device(int device);

@@ -214,7 +214,7 @@ static int find_parts(struct cuda_moved_input *from, void *data) {
             break;
         found = find_variable(code, target->kind, content.variable, &pointer, &bytes) == CUDA_SUCCESS && bytes == content.bytes;
         cuda_leave_context();
-        from->parts[from->part_count++] = (struct cuda_moved_part){context, pointer, bytes};
+        from->parts[from->part_count++] = (struct cuda_moved_part){context, pointer, bytes, 0};
     }
     pthread_mutex_unlock(&codes_lock);
     return !found;

@@ -6,11 +6,11 @@
 #include <string.h>
 
 /* "AVCUDA" and the form's version. */
-static const uint64_t MAGIC = 0x02414455435641;
+static const uint64_t MAGIC = 0x03414455435641;
 
-/* The head: the counts, then as many entries of each kind, in this order. */
+/* The head: the counts, with the bytes of contents that are no part of the pieces, then as many entries of each kind, in this order. */
 struct counts {
-    uint64_t magic, placed, reserved, registered, printed;
+    uint64_t magic, placed, reserved, registered, printed, beside;
 };
 
 struct lists {
@@ -44,18 +44,49 @@ static void list_printed(struct lists *lists) {
     }
 }
 
+/* A chunk on a device on which the application has a context. */
+static int has_content(const struct cuda_placed *entry) {
+    return !entry->asked && cuda_context_on(entry->device);
+}
+
 /* Memory of a device on which the application has no context any longer has ended natively: nothing of it passes on. */
 static int put_contents(struct lists *lists, struct cuda_moved_output *to) {
     for (size_t i = 0; i < lists->placed_count; i++) {
         struct cuda_placed *entry = &lists->placed[i];
-        struct cuda_moved_part part = {cuda_context_on(entry->device), entry->base, entry->bytes};
-        if (entry->asked || !part.context)
+        struct cuda_moved_part part = {cuda_context_on(entry->device), entry->base, entry->bytes, 0};
+        if (!has_content(entry))
             continue;
-        entry->content = cuda_hand_over_placed(entry) ? CUDA_CONTENT_HANDED : CUDA_CONTENT_COPIED;
-        if (entry->content == CUDA_CONTENT_COPIED && !cuda_put_part(to, part))
+        int handed = cuda_hand_over_placed(entry), copied = !handed || aviary_must_copy();
+        entry->content = !handed ? CUDA_CONTENT_COPIED : copied ? CUDA_CONTENT_BOTH : CUDA_CONTENT_HANDED;
+        if (copied && !cuda_put_part(to, part))
             return 0;
     }
     return 1;
+}
+
+uint64_t cuda_contents_bytes(void) {
+    struct cuda_placed *placed = NULL;
+    size_t count = 0;
+    uint64_t bytes = 0;
+    if (!cuda_list_placed(&placed, &count))
+        return 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += has_content(&placed[i]) ? placed[i].bytes : 0;
+    free(placed);
+    return bytes;
+}
+
+/* Copies all parts at once, where the state has memory for that; *beside: how many bytes. 0: that failed. */
+static int put_beside(struct cuda_moved_output *to, uint64_t *beside) {
+    *beside = cuda_bytes_of_parts(to->parts, to->part_count);
+    char *memory = *beside ? aviary_contents_to_write(*beside) : NULL;
+    if (!memory) {
+        *beside = 0;
+        return 1;
+    }
+    int copied = cuda_copy_parts(to->parts, to->part_count, memory, 0) == CUDA_SUCCESS;
+    to->part_count = 0;
+    return copied;
 }
 
 static int describe_lists(struct lists *lists, struct cuda_moved_output *to) {
@@ -63,9 +94,10 @@ static int describe_lists(struct lists *lists, struct cuda_moved_output *to) {
         || !cuda_list_registered(&lists->registered, &lists->registered_count))
         return 0;
     list_printed(lists);
-    if (!put_contents(lists, to))
+    uint64_t beside = 0;
+    if (!put_contents(lists, to) || !put_beside(to, &beside))
         return 0;
-    struct counts counts = {MAGIC, lists->placed_count, lists->reserved_count, lists->registered_count, lists->printed_count};
+    struct counts counts = {MAGIC, lists->placed_count, lists->reserved_count, lists->registered_count, lists->printed_count, beside};
     return cuda_put_head(to, &counts, sizeof counts)
            && cuda_put_head(to, lists->placed, lists->placed_count * sizeof *lists->placed)
            && cuda_put_head(to, lists->reserved, lists->reserved_count * sizeof *lists->reserved)
@@ -97,16 +129,40 @@ static void *next_entries(const struct cuda_moved_input *from, size_t *at, uint6
     return entries;
 }
 
-static CUresult place_parts(struct cuda_moved_input *from, const struct cuda_placed *placed, size_t count) {
-    CUresult status = cuda_place_again(placed, count);
+static int is_in_state(const struct cuda_placed *entry) {
+    return !entry->asked && (entry->content == CUDA_CONTENT_COPIED || entry->content == CUDA_CONTENT_BOTH);
+}
+
+static CUresult place_parts(struct cuda_moved_input *from, struct cuda_placed *placed, size_t count) {
     from->parts = calloc(count ? count : 1, sizeof *from->parts);
-    if (status != CUDA_SUCCESS || !from->parts)
-        return status == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : status;
+    if (!from->parts)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
-        if (!placed[i].asked && placed[i].content == CUDA_CONTENT_COPIED)
+        if (is_in_state(&placed[i]))
             from->parts[from->part_count++] =
-                (struct cuda_moved_part){cuda_context_on(placed[i].device), placed[i].base, placed[i].bytes};
-    return CUDA_SUCCESS;
+                (struct cuda_moved_part){cuda_context_on(placed[i].device), placed[i].base, placed[i].bytes, 0};
+    CUresult status = cuda_place_again(placed, count);
+    size_t part = 0;
+    for (size_t i = 0; i < count && part < from->part_count; i++)
+        if (!placed[i].asked && placed[i].base == from->parts[part].pointer)
+            from->parts[part++].is_there = placed[i].content == CUDA_CONTENT_HANDED;
+    return status;
+}
+
+/* What the state has beside the pieces, into the parts; 0: it does not have that. */
+static int take_beside(struct cuda_moved_input *from, uint64_t beside) {
+    int is_there = 1;
+    for (size_t i = 0; i < from->part_count; i++)
+        is_there &= from->parts[i].is_there;
+    if (!beside || is_there) {
+        from->part_count = beside ? 0 : from->part_count;
+        return 1;
+    }
+    const char *memory = beside == cuda_bytes_of_parts(from->parts, from->part_count) ? aviary_contents_to_read(beside) : NULL;
+    /* The driver reads from there only. */
+    int copied = memory && cuda_copy_parts(from->parts, from->part_count, (char *)(uintptr_t)memory, 1) == CUDA_SUCCESS;
+    from->part_count = 0;
+    return copied;
 }
 
 static int make_again(struct cuda_moved_input *from, void *unused) {
@@ -122,7 +178,7 @@ static int make_again(struct cuda_moved_input *from, void *unused) {
     struct cuda_registered *registered = reserved ? next_entries(from, &at, counts.registered, sizeof *registered) : NULL;
     uint64_t *printed = registered ? next_entries(from, &at, counts.printed, sizeof *printed) : NULL;
     int made = printed && counts.magic == MAGIC && at == from->head_bytes
-               && place_parts(from, placed, counts.placed) == CUDA_SUCCESS
+               && place_parts(from, placed, counts.placed) == CUDA_SUCCESS && take_beside(from, counts.beside)
                && cuda_reserve_again(reserved, counts.reserved) == CUDA_SUCCESS
                && cuda_register_again(registered, counts.registered) == CUDA_SUCCESS;
     cuda_forget_logs();

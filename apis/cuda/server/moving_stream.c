@@ -59,6 +59,11 @@ static int64_t copy_parts(const struct cuda_moved_part *parts, size_t count, uin
             continue;
         }
         size_t here = part->bytes - offset < bytes - done ? (size_t)(part->bytes - offset) : bytes - done;
+        if (part->is_there) {
+            done += here;
+            offset = 0;
+            continue;
+        }
         if (!cuda_enter_context(part->context))
             return -1;
         CUresult status = writes ? cuMemcpyHtoD_v2(part->pointer + offset, host + done, here)

@@ -200,6 +200,9 @@ ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
 void *ta_buffer_tag(ta_buffer buffer);
 /* Where the buffer's bytes lie on the device, and the sum of some of them: TA_INVALID_VALUE unless they lie there. */
 void *ta_buffer_address(ta_buffer buffer);
+/* The number of the buffer's place: the one in the file that TESTAPI_PLACES names, which differs where a test writes another one, and
+   the buffer's bytes. 0: there is no such buffer. */
+uint64_t ta_buffer_place(ta_buffer buffer);
 ta_status ta_buffer_sum_at(ta_buffer buffer, const void *address, size_t bytes, uint64_t *sum);
 /* `next` is for later versions: NULL. */
 ta_status ta_buffer_touch(ta_buffer buffer, const void *next);

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,19 @@ ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag) {
 void *ta_buffer_address(ta_buffer buffer) {
     struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
     return b ? b->data : NULL;
+}
+
+uint64_t ta_buffer_place(ta_buffer buffer) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    const char *name = getenv("TESTAPI_PLACES");
+    FILE *file = b && name ? fopen(name, "re") : NULL;
+    char digits[24] = "";
+    if (file) {
+        if (!fgets(digits, sizeof digits, file))
+            digits[0] = 0;
+        fclose(file);
+    }
+    return b ? b->bytes + strtoull(digits, NULL, 10) : 0;
 }
 
 ta_status ta_buffer_sum_at(ta_buffer buffer, const void *address, size_t bytes, uint64_t *sum) {

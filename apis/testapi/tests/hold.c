@@ -2,7 +2,8 @@
  * hold SECONDS       opens a device, prints its own and the library's process, then calls until it is
  *                    lost (exit 3, prints how long the failing call took) or the time is over (exit 0)
  * hold idle SECONDS  the same, but sleeps instead of calling; then makes one call
- * hold told SECONDS  the same, but makes one call for each line of its standard input, and prints a line after it */
+ * hold told SECONDS  the same, but makes one call for each line of its standard input, and prints a line after it
+ * hold placed SECONDS  as "told"; each call also asks where its buffer is, which must stay what it was */
 #include <time.h>
 #include <unistd.h>
 
@@ -16,7 +17,8 @@ static double now(void) {
 }
 
 int main(int argc, char **argv) {
-    int idle = argc > 2 && strcmp(argv[1], "idle") == 0, told = argc > 2 && strcmp(argv[1], "told") == 0;
+    int idle = argc > 2 && strcmp(argv[1], "idle") == 0, placed = argc > 2 && strcmp(argv[1], "placed") == 0;
+    int told = placed || (argc > 2 && strcmp(argv[1], "told") == 0);
     char line[16];
     double seconds = atof(argv[argc - 1]), start = now();
     ta_device device = NULL;
@@ -28,6 +30,7 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < 1000; i++)
         ta_marker_create(&marker, i % 4, 10);
     ta_noop();
+    uint64_t place = placed ? ta_buffer_place(buffer) : 0;
     printf("holding %d %d\n", (int)getpid(), ta_process());
     fflush(stdout);
     if (idle)
@@ -50,7 +53,7 @@ int main(int argc, char **argv) {
             return 3;
         }
         if (told)
-            printf("called\n"), fflush(stdout);
+            printf(placed && ta_buffer_place(buffer) != place ? "displaced\n" : "called\n"), fflush(stdout);
     } while (now() - start < seconds);
     return 0;
 }

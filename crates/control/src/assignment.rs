@@ -50,6 +50,9 @@ pub struct Assignment {
     pub move_every: Option<u64>,
     /// The session is parked here: it is made anew at the order to do so, and its calls are watched for until then.
     pub parked: bool,
+    /// The session is made anew only to see if that works, and does not go on here: memory of devices comes as descriptors,
+    /// beside its content in the state.
+    pub rehearsal: bool,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
 }

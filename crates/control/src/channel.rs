@@ -16,7 +16,7 @@ use std::{
 
 /// Of the messages' form and meaning. Node and API servers are one program; after an update of the file a running node may
 /// start newer ones.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Longest message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors of one message. The kernel closes those for which there is no room.

@@ -70,6 +70,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             movable: schedulable,
             move_every: arena,
             parked: private,
+            rehearsal: own,
         }
     })
 }

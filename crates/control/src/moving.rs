@@ -25,7 +25,7 @@ pub enum MoveOrder {
     Capture {
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
         stop_ms: u64,
-        /// It is to be parked: made anew only once this process has ended, so that nobody can try that before.
+        /// It is to be parked: made anew only once this process has ended, so that the state has everything.
         #[serde(default)]
         park: bool,
     },
@@ -76,6 +76,12 @@ pub enum MoveReport {
         /// Trying again is of no use.
         lasting: bool,
     },
+    /// The session cannot be made anew in this process: a call that was made again answers something else than what the
+    /// program was told.
+    Differs {
+        /// For people.
+        reason: String,
+    },
     /// The session stands in the new process.
     Rebuilt {
         /// Time that it took, in microseconds.
@@ -99,6 +105,9 @@ impl MoveReport {
 /// Figures of one capture. An API server may lie; they are shown to people only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureFigures {
+    /// Before that, while the session ran: until there was memory for the content of its devices, in microseconds.
+    #[serde(default)]
+    pub reserve_us: u64,
     /// Until all lanes stood, in microseconds.
     pub stop_us: u64,
     /// Until the devices had done everything, in microseconds.
@@ -109,6 +118,10 @@ pub struct CaptureFigures {
     pub bytes: u64,
     /// The application's heap is a part of the arena: its file comes along.
     pub heap: bool,
+    /// The program was told something that may be otherwise in another process: before this one ends, another one has to
+    /// make the session anew and compare.
+    #[serde(default)]
+    pub rehearse: bool,
 }
 
 /// The descriptors of a captured session, from the old process by way of the node to the new one. The node looks into none
@@ -174,7 +187,12 @@ impl Message for MoveReport {
         let count = match self {
             Self::Announced => 1,
             Self::Captured(figures) => 1 + state_descriptors(figures.heap),
-            Self::Prepared | Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Parked | Self::Wanted => 0,
+            Self::Prepared
+            | Self::Unmovable { .. }
+            | Self::Differs { .. }
+            | Self::Rebuilt { .. }
+            | Self::Parked
+            | Self::Wanted => 0,
         };
         count..=count
     }

@@ -65,6 +65,7 @@ pub enum Item {
     Quiesce(Name),
     /// `stays(f);`
     Stays(Name),
+    Contents(Name),
     /// Utility functions that save and restore what belongs to no object.
     SessionState {
         write: Name,

@@ -49,6 +49,8 @@ pub struct Model {
     pub quiesce: Option<usize>,
     /// Utility function of the server that answers why the session cannot move now.
     pub stays: Option<usize>,
+    /// Utility function of the server that answers how many bytes of content a state would have now, beside its pieces.
+    pub contents: Option<usize>,
     /// Functions for the state that the library and utility code keep for the process, beside objects.
     pub state: Option<StateFunctions>,
     /// The functions that free memory of the library's, by index of [`Lifetime::FreedBy`].

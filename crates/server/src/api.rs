@@ -28,6 +28,9 @@ pub struct ApiDescriptor {
     pub quiesce: Option<unsafe extern "C" fn() -> c_int>,
     /// Answers why the session cannot move now, NUL-terminated and valid until the thread's next call; NULL: it can.
     pub stays: Option<unsafe extern "C" fn() -> *const c_char>,
+    /// Answers how many bytes of content the session's state would have now, beside its pieces. Called while calls are under
+    /// way, too.
+    pub contents: Option<unsafe extern "C" fn() -> u64>,
     /// The error value that an asynchronous call of this function leaves behind when it is rejected.
     pub rejected: fn(function: u32, Reject) -> i64,
 }

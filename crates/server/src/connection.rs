@@ -101,12 +101,17 @@ fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
         Err(error) => return error.to_string(),
     };
     connection.hello.clone_from(&link.hello);
-    let Admitted { session, arena, threads, parked } = match admit(api, connection, socket, Arrival::Moves(&link)) {
-        Ok(admitted) => admitted,
-        Err(refusal) => return refusal.whole(),
-    };
+    let Admitted { session, arena, threads, parked, rehearsal } =
+        match admit(api, connection, socket, Arrival::Moves(&link)) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refusal.whole(),
+        };
     if let Some(Err(error)) = state.handed.as_ref().map(|handed| session.handed.receive(handed.as_fd())) {
         return format!("what was handed over with the session: {error}");
+    }
+    if parked && !rehearsal {
+        // The old process has ended before its memory could be compared: nothing of that may stay on a device.
+        session.handed.close();
     }
     let mut connected = Connected::new(link, session, arena, threads, state.heap);
     if parked {
@@ -115,7 +120,11 @@ fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
         }
         begun = Instant::now();
     }
-    match connected.rebuild(&mut contents, begun) {
+    let beside = match snapshot::contents(&state.snapshot) {
+        Ok(beside) => beside,
+        Err(error) => return error.to_string(),
+    };
+    match connected.rebuild(&mut contents, beside, begun) {
         Ok(connected) => connected.run(),
         Err(reason) => reason,
     }
@@ -136,6 +145,8 @@ struct Admitted {
     threads: usize,
     /// Nothing of it is to be made yet.
     parked: bool,
+    /// It does not go on here.
+    rehearsal: bool,
 }
 
 /// Best effort: a guest that does not listen has hung up.
@@ -198,7 +209,7 @@ fn admit(
     clock::start();
     ffi::announce(&session);
     let threads = config.threads.unwrap_or(MAX_LANES).min(MAX_LANES);
-    Ok(Admitted { session, arena, threads, parked: config.parked })
+    Ok(Admitted { session, arena, threads, parked: config.parked, rehearsal: config.rehearsal })
 }
 
 /// Loads the vendor's library with the environment of a guest that may come. False: it cannot come.

@@ -134,6 +134,18 @@ macro_rules! utility_exports {
             $crate::ffi::handed(number)
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_contents_to_write(bytes: u64) -> *mut ::std::ffi::c_void {
+            $crate::ffi::contents_to_write(bytes)
+        }
+        #[unsafe(no_mangle)]
+        extern "C" fn aviary_contents_to_read(bytes: u64) -> *const ::std::ffi::c_void {
+            $crate::ffi::contents_to_read(bytes)
+        }
+        #[unsafe(no_mangle)]
+        extern "C" fn aviary_must_copy() -> ::std::ffi::c_int {
+            $crate::ffi::must_copy()
+        }
+        #[unsafe(no_mangle)]
         extern "C" fn aviary_card() -> ::std::ffi::c_int {
             $crate::ffi::card()
         }

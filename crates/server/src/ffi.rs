@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -313,6 +314,21 @@ pub unsafe fn hand_over(descriptor: c_int) -> i64 {
 pub fn handed(number: u64) -> c_int {
     let take = || session()?.handed.take(u32::try_from(number).ok()?);
     guarded(take, None).map_or(-1, IntoRawFd::into_raw_fd)
+}
+
+/// Memory that is a part of the state that is being written, for exactly so many bytes; NULL: there is none.
+pub fn contents_to_write(bytes: u64) -> *mut c_void {
+    guarded(|| session()?.contents.to_write(bytes), None).map_or(std::ptr::null_mut(), NonNull::as_ptr)
+}
+
+/// The memory of the state that is being read; NULL: it has none of exactly so many bytes.
+pub fn contents_to_read(bytes: u64) -> *const c_void {
+    guarded(|| session()?.contents.to_read(bytes), None).map_or(std::ptr::null(), |at| at.as_ptr().cast_const())
+}
+
+/// 1 if the state that is being written has to have all contents, also of what is handed over.
+pub fn must_copy() -> c_int {
+    guarded(|| session().is_none_or(|session| session.handed.copies()), true).into()
 }
 
 /// A connection to a card of the node for the tenant of the session of the call under way, of the caller's own; or a negative

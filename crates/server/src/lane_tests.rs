@@ -28,6 +28,7 @@ static API: ApiDescriptor = ApiDescriptor {
     current: None,
     quiesce: None,
     stays: None,
+    contents: None,
     rejected: |_, _| -1,
 };
 

@@ -16,7 +16,7 @@ use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";

@@ -29,7 +29,7 @@ use crate::handles::{Ended, HandleTable};
 use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
-use crate::moving::{self, handed::Handed};
+use crate::moving::{self, contents::Contents, handed::Handed};
 use crate::object_log::ObjectLog;
 use crate::pause::Pause;
 use crate::policy::Policy;
@@ -77,6 +77,7 @@ pub struct Session {
     pub tickets: Tickets,
     pub late: DeferredOutputs,
     pub handed: Handed,
+    pub contents: Contents,
     pub memory: SessionMemory,
     pub mappings: Mappings,
     pub states: States,
@@ -163,6 +164,7 @@ impl Session {
             tickets: Tickets::default(),
             late: DeferredOutputs::default(),
             handed: Handed::default(),
+            contents: Contents::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
             states: States::default(),

@@ -19,7 +19,7 @@ use crate::api::ObjectName;
 use crate::handles::{Difference, ForeignImage};
 use crate::session::Session;
 
-pub use capture::{capture, check_parkable};
+pub use capture::{capture, may_differ};
 pub use rebuild::{rebuild, rebuild_thread};
 pub(crate) use replay::ReplayedCall;
 
@@ -50,9 +50,6 @@ pub enum NotMovable {
     /// it has called {function}: {why}
     #[error("it has called {function}: {why}")]
     BlockedByCall { function: &'static str, why: &'static str },
-    /// the answer of {function} may be another one in another process, and a park cannot try that first
-    #[error("the answer of {function} may be another one in another process, and a park cannot try that first")]
-    MayDiffer { function: &'static str },
     /// the state of an object of type {of} cannot be saved
     #[error("the state of an object of type {of} cannot be saved")]
     State { of: &'static str },

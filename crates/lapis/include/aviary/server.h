@@ -98,6 +98,15 @@ int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
 int64_t aviary_hand_over(int descriptor);
 /* While a state is read: the descriptor of that number, which the caller closes; -1: there is none. */
 int aviary_handed(uint64_t number);
+/* While a state is written: 1 if it needs the content of what is handed over, too. The session is to be parked; the process that takes
+ * the descriptors makes it anew only to see if that works, and another one reads the content later, without descriptors. */
+int aviary_must_copy(void);
+/* While a state is written: memory for exactly so many bytes, which becomes a part of the state without passing through pieces. The
+ * caller fills it, by as many threads as it likes, before it answers the piece that it was asked for. NULL: there is none, and the
+ * content goes into pieces. Only a specification with `contents` gets any, and once. */
+void *aviary_contents_to_write(uint64_t bytes);
+/* While a state is read: that memory, until the piece is answered; NULL: the state has none of exactly so many bytes. */
+const void *aviary_contents_to_read(uint64_t bytes);
 /* A connection to the FPGA card of the node for the tenant of the call under way, which the caller closes; otherwise a negative errno. */
 int aviary_card(void);
 /* The file in which these bytes of zero-copy memory lie, for a vendor's library that maps them elsewhere, too: a descriptor, which the

@@ -127,6 +127,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     };
     let current = current(model);
     let quiesce = optional_utility_as(model, model.quiesce, quote!(unsafe extern "C" fn() -> std::ffi::c_int));
+    let contents = optional_utility_as(model, model.contents, quote!(unsafe extern "C" fn() -> u64));
     let stays = optional_utility_as(model, model.stays, quote!(unsafe extern "C" fn() -> *const std::ffi::c_char));
     quote! {
         #rejected
@@ -143,6 +144,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             current: #current,
             quiesce: #quiesce,
             stays: #stays,
+            contents: #contents,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility);

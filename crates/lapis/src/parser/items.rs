@@ -141,6 +141,10 @@ impl Parser<'_> {
                 let [name] = self.names_in_parentheses(["the name of a utility function"])?;
                 Ok(Item::Stays(name))
             }
+            "contents" if call => {
+                let [name] = self.names_in_parentheses(["the name of a utility function"])?;
+                Ok(Item::Contents(name))
+            }
             "session_state_cbs" if call => {
                 let [write, read] =
                     self.names_in_parentheses(["the function that saves", "the function that restores"])?;
@@ -423,7 +427,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 27] = [
+const ITEMS: [&str; 28] = [
     "api",
     "import",
     "override",
@@ -442,6 +446,7 @@ const ITEMS: [&str; 27] = [
     "stateless",
     "quiesce",
     "stays",
+    "contents",
     "session_state_cbs",
     "table",
     "environment",

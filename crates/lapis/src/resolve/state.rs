@@ -36,6 +36,8 @@ pub(super) enum Prototype {
     Quiesce,
     /// `const char *why(void)`
     Stays,
+    /// `uint64_t bytes(void)`
+    Contents,
 }
 
 impl Prototype {
@@ -60,6 +62,7 @@ impl Prototype {
             Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
             Prototype::Stays => format!("const char *{name}(void)"),
+            Prototype::Contents => format!("uint64_t {name}(void)"),
         }
     }
 
@@ -103,6 +106,7 @@ impl Prototype {
             (Prototype::SetCurrent, []) => int(result, 4, true),
             (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
+            (Prototype::Contents, []) => int(result, 8, false),
             _ => false,
         }
     }
@@ -398,7 +402,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// `quiesce(f);`, `stays(f);` and `session_state_cbs(write, read);` of the file, after all types are known.
+    /// `quiesce(f);`, `stays(f);`, `contents(f);` and `session_state_cbs(write, read);` of the file, after all types are known.
     pub(super) fn state_items(&mut self, items: &'a [Item]) {
         for item in items {
             match item {
@@ -409,6 +413,10 @@ impl<'a> Resolver<'a> {
                 Item::Stays(name) => {
                     let found = self.state_item("stays", name, &Prototype::Stays);
                     self.model.stays = self.model.stays.or(found);
+                }
+                Item::Contents(name) => {
+                    let found = self.state_item("contents", name, &Prototype::Contents);
+                    self.model.contents = self.model.contents.or(found);
                 }
                 Item::SessionState { write, read } => {
                     let write = self.state_item("session_state_cbs", write, &Prototype::Write);

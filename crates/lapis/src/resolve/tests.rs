@@ -284,6 +284,7 @@ fn wrong_uses_of_state_are_mistakes() {
         ("type(sm_device) { handle; remade(both, gone, both); }", "`both` has other parameters, or another result"),
         ("type(sm_device) { handle; current(both, both); }", "`both` has other parameters, or another result"),
         ("stays(both);", "`both` has other parameters, or another result"),
+        ("contents(both);", "`both` has other parameters, or another result"),
         ("quiesce(both);", "`both` has other parameters, or another result"),
         ("session_state_cbs(both, both);", "`both` has other parameters, or another result"),
         ("stateless(sm_hints);", "`sm_hints` is no function of this API"),

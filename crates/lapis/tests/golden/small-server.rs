@@ -129,6 +129,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     current: None,
     quiesce: None,
     stays: None,
+    contents: None,
     rejected,
 };
 aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility);

@@ -1,6 +1,6 @@
 //! The things that the new API server of a move gets: its place, what it has to load, the states of the sessions.
 
-use super::{Purpose, Refusal, tell};
+use super::{Purpose, Refusal, Stage, tell};
 use crate::{
     NodeError,
     epoll::Token,
@@ -15,6 +15,17 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     time::Instant,
 };
+
+/// What a session is to an API server that gets its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    /// It is made anew at once.
+    Moved,
+    /// Nothing of it is made until the order to do so.
+    Parked,
+    /// As that, and the order follows. It does not go on there.
+    Rehearsed,
+}
 
 /// The node's ends of a session's grant page and bell, and the files of both, where devices may be scheduled.
 pub(crate) type OwnDevices = (Option<(GrantPage, OwnedFd)>, Option<[OwnedFd; 2]>);
@@ -86,10 +97,15 @@ impl Core {
         let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
         let one = state.moves.of(source).ok_or_else(gone)?;
         let (target, parked) = (one.target.ok_or_else(gone)?, one.purpose == Purpose::Park);
+        let adopted = match (parked, one.progress.stage()) {
+            (false, _) => Adopted::Moved,
+            (true, Stage::Rehearsing) => Adopted::Rehearsed,
+            (true, _) => Adopted::Parked,
+        };
         let captured: Vec<_> = one.parts.iter_mut().map(|(id, part)| (*id, part.state.take())).collect();
         for (id, captured) in captured {
             let captured = captured.ok_or_else(gone)?;
-            let (own, devices_file) = self.adopt(state, target, id, &captured, parked)?;
+            let (own, devices_file) = self.adopt(state, target, id, &captured, adopted)?;
             if let Some(part) = state.moves.of(source).and_then(|one| one.parts.get_mut(&id)) {
                 (part.devices, part.devices_file) = (own, devices_file);
                 part.state = parked.then_some(captured);
@@ -105,12 +121,13 @@ impl Core {
         target: u64,
         id: u64,
         captured: &StateDescriptors<OwnedFd>,
-        parked: bool,
+        adopted: Adopted,
     ) -> Result<OwnDevices, NodeError> {
         let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
         let (own, theirs) = self.new_devices().map_err(|errno| NodeError::HandOver(0, errno.into()))?.unzip();
         let (assignment, ..) = self.assignment_in(state, target, id)?;
-        let assignment = Assignment { parked, ..assignment };
+        let (parked, rehearsal) = (adopted != Adopted::Moved, adopted == Adopted::Rehearsed);
+        let assignment = Assignment { parked, rehearsal, ..assignment };
         let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
         let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;

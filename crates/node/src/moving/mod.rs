@@ -4,9 +4,11 @@
 //! node does not look into: both API servers are the tenant's own.
 
 mod hand_over;
+mod rehearsal;
 mod stages;
 mod steps;
 
+pub(crate) use hand_over::Adopted;
 pub(crate) use stages::Refusal;
 pub(crate) use steps::tell;
 
@@ -54,6 +56,8 @@ pub enum Halt {
     Prepared,
     /// The state is written; the new API server has nothing of it.
     Captured,
+    /// Another API server has made the sessions anew, equal; none has their place yet.
+    Rehearsed,
     /// The sessions stand in both API servers; they are the old one's.
     Rebuilt,
 }
@@ -64,7 +68,8 @@ impl Halt {
         match next {
             Next::Prepare => Some(Self::Announced),
             Next::Capture => Some(Self::Prepared),
-            Next::Rebuild => Some(Self::Captured),
+            Next::Rehearse | Next::Rebuild => Some(Self::Captured),
+            Next::Replace => Some(Self::Rehearsed),
             Next::Commit => Some(Self::Rebuilt),
             Next::Wait | Next::GiveUp(_) | Next::Lie => None,
         }
@@ -104,6 +109,9 @@ pub struct MoveFigures {
     pub server: u32,
     /// Bytes of state.
     pub bytes: u64,
+    /// Until there was host memory for the content of its devices, in microseconds; the sessions still ran. 0 of a move.
+    #[serde(default)]
+    pub reserve_us: u64,
     /// Until all lanes stood, in microseconds.
     pub stop_us: u64,
     /// Until the devices had done everything.
@@ -169,6 +177,8 @@ pub(crate) struct Move {
     pub source: u64,
     /// The new one; `None`: nothing shall move.
     pub target: Option<u64>,
+    /// The API server in which the sessions were rehearsed: it has been told to end.
+    pub rehearser: Option<u64>,
     pub purpose: Purpose,
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
@@ -202,12 +212,13 @@ impl Move {
             sessions: self.parts.len(),
             server,
             bytes: sum(|part| part.figures.bytes),
+            reserve_us: sum(|part| part.figures.reserve_us),
             stop_us: sum(|part| part.figures.stop_us),
             drain_us: sum(|part| part.figures.drain_us),
             capture_us: sum(|part| part.figures.capture_us),
             rebuild_us: sum(|part| part.rebuild_us),
             prepare_us: us(ordered - self.since),
-            stood_us: us(now - ordered),
+            stood_us: us(now - ordered).saturating_sub(sum(|part| part.figures.reserve_us)),
             whole_us: us(now - self.since),
         }
     }
@@ -217,7 +228,7 @@ impl Move {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     under_way: Vec<Move>,
-    /// Moves that are over once their old API server is: by that.
+    /// Moves that are over once their old API server is, and the one that has rehearsed them: by these.
     leaving: BTreeMap<u64, (u64, MoveStatus)>,
     /// Answers that old API servers owe, by API server and session: their moves were given up meanwhile. They come before
     /// those about a later move, and are none about it.
@@ -256,16 +267,21 @@ impl Moves {
     }
 
     /// The sessions are not the old API server's any more. The move ends with that one.
-    pub fn leave(&mut self, number: u64, status: MoveStatus) {
+    /// `rehearser`: that one is still there.
+    pub fn leave(&mut self, number: u64, status: MoveStatus, rehearser: Option<u64>) {
         if let Some(at) = self.under_way.iter().position(|one| one.number == number) {
             let left = self.under_way.swap_remove(at);
-            self.leaving.insert(left.source, (number, status));
+            for server in rehearser.into_iter().chain([left.source]) {
+                self.leaving.insert(server, (number, status.clone()));
+            }
         }
     }
 
     /// Nothing is left of an API server, and what it held is its tenant's.
     pub fn left(&mut self, server: u64) {
-        if let Some((number, status)) = self.leaving.remove(&server) {
+        if let Some((number, status)) = self.leaving.remove(&server)
+            && !self.leaving.values().any(|(leaving, _)| *leaving == number)
+        {
             self.remember(number, status);
         }
     }
@@ -352,6 +368,7 @@ mod tests {
             number,
             source,
             target: Some(source + 100),
+            rehearser: None,
             purpose: Purpose::Move,
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
@@ -388,11 +405,13 @@ mod tests {
     fn move_that_left_its_old_api_server_is_over_once_that_is() {
         let (now, mut moves) = (Instant::now(), Moves::default());
         moves.begin(begun(1, 7, now));
-        moves.leave(1, MoveStatus::Parked(MoveFigures::default()));
+        moves.leave(1, MoveStatus::Parked(MoveFigures::default()), Some(9));
         assert!(moves.are_leaving() && moves.of(7).is_none());
         assert!(matches!(moves.status(1), Some(MoveStatus::UnderWay(_))));
         moves.left(8);
         moves.left(7);
+        assert!(moves.are_leaving() && matches!(moves.status(1), Some(MoveStatus::UnderWay(_))));
+        moves.left(9);
         assert_eq!(moves.status(1), Some(MoveStatus::Parked(MoveFigures::default())));
         assert!(!moves.are_leaving());
     }

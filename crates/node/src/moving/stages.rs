@@ -4,7 +4,12 @@
 //! announcing --all announced--> preparing --all prepared--> capturing --all captured--> rebuilding --all rebuilt--> commit
 //!     |                            |                           |                            |
 //!     +--refused, overdue, guest or new API server gone: given up, the old one goes on
+//!
+//! capturing --all captured, and one must be rehearsed--> rehearsing --all rebuilt--> rebuilding
 //! ```
+//!
+//! A park whose programs were told what may be otherwise in another process is rehearsed: the new API server makes the
+//! sessions, which are compared, and another one takes its place.
 //!
 //! While the new API server is prepared the sessions still run: what it does not have is refused before they are stopped.
 //!
@@ -32,6 +37,8 @@ pub enum Stage {
     Preparing,
     /// The old API server stops the sessions and writes their state.
     Capturing,
+    /// Another one makes them out of it only to see if that works.
+    Rehearsing,
     /// The new one makes them out of it.
     Rebuilding,
 }
@@ -42,6 +49,7 @@ impl Stage {
         match self {
             Self::Announcing | Self::Preparing => "preparing",
             Self::Capturing => "capturing",
+            Self::Rehearsing => "rehearsing",
             Self::Rebuilding => "rebuilding",
         }
     }
@@ -59,6 +67,8 @@ pub enum MoveEvent {
     /// The new one has rebuilt it.
     Rebuilt(u64),
     Refused(Refusal),
+    /// The API server in which the sessions are rehearsed could not make them.
+    Unrehearsed(Refusal),
     SourceGone,
     TargetGone,
     GuestGone,
@@ -91,6 +101,10 @@ pub enum Next {
     Prepare,
     /// The new API server has what all sessions need.
     Capture,
+    /// All sessions are captured, and have to be rehearsed.
+    Rehearse,
+    /// They have been: another API server takes the place of the one that did it.
+    Replace,
     /// All sessions are captured.
     Rebuild,
     /// All sessions stand in the new API server.
@@ -107,6 +121,8 @@ pub struct Progress {
     /// Sessions that have not reached the next stage.
     waiting: BTreeSet<u64>,
     source_gone: bool,
+    /// A session must be rehearsed.
+    rehearses: bool,
     /// Time in which the sessions must stand.
     stop: Duration,
     deadline: Instant,
@@ -116,7 +132,7 @@ impl Progress {
     /// `stop`: time in which the sessions must stand.
     pub fn new(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
         let (waiting, deadline) = (sessions.clone(), now + PREPARE_TIMEOUT);
-        Self { stage: Stage::Announcing, sessions, waiting, source_gone: false, stop, deadline }
+        Self { stage: Stage::Announcing, sessions, waiting, source_gone: false, rehearses: false, stop, deadline }
     }
 
     /// Of a move that needs nothing but modules in the new API server.
@@ -140,6 +156,11 @@ impl Progress {
     pub fn skip_capture(&mut self, now: Instant) {
         (self.stage, self.waiting) = (Stage::Rebuilding, self.sessions.clone());
         self.deadline = now + REBUILD_TIMEOUT;
+    }
+
+    /// The sessions, which are being captured, are to be rehearsed.
+    pub fn rehearse(&mut self) {
+        self.rehearses = true;
     }
 
     pub fn stop(&self) -> Duration {
@@ -174,6 +195,17 @@ impl Progress {
         self.deadline
     }
 
+    /// The event of a new API server that could not make a session.
+    pub fn failed_in_target(&self, Refusal { reason, lasting }: Refusal) -> MoveEvent {
+        match self.stage {
+            Stage::Rehearsing => {
+                let reason = format!("another process could not make it anew: {reason}");
+                MoveEvent::Unrehearsed(Refusal { reason, lasting })
+            }
+            _ => MoveEvent::Refused(Refusal { reason, lasting }),
+        }
+    }
+
     #[must_use]
     pub fn after(&mut self, event: MoveEvent, now: Instant) -> Next {
         match (self.stage, event) {
@@ -197,7 +229,27 @@ impl Progress {
                     return Next::Wait;
                 }
                 self.skip_capture(now);
-                Next::Rebuild
+                if !self.rehearses {
+                    return Next::Rebuild;
+                }
+                self.stage = Stage::Rehearsing;
+                Next::Rehearse
+            }
+            (Stage::Rehearsing, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
+                if !self.waiting.is_empty() {
+                    return Next::Wait;
+                }
+                self.skip_capture(now);
+                Next::Replace
+            }
+            // Without the old API server there is nothing to go back to.
+            (Stage::Rehearsing, MoveEvent::Unrehearsed(_) | MoveEvent::TargetGone) if self.source_gone => {
+                self.skip_capture(now);
+                Next::Replace
+            }
+            (Stage::Rehearsing, MoveEvent::Overdue) if self.source_gone && now >= self.deadline => {
+                self.skip_capture(now);
+                Next::Replace
             }
             (Stage::Rebuilding, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
                 if self.waiting.is_empty() { Next::Commit } else { Next::Wait }
@@ -205,12 +257,12 @@ impl Progress {
             (_, MoveEvent::Announced(_) | MoveEvent::Prepared(_) | MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => {
                 Next::Lie
             }
-            (_, MoveEvent::Refused(refusal)) => Next::GiveUp(refusal),
+            (_, MoveEvent::Refused(refusal) | MoveEvent::Unrehearsed(refusal)) => Next::GiveUp(refusal),
             (Stage::Announcing | Stage::Preparing | Stage::Capturing, MoveEvent::SourceGone) => {
                 self.source_gone = true;
                 Next::GiveUp(Refusal::lasting("its API server has ended"))
             }
-            (Stage::Rebuilding, MoveEvent::SourceGone) => {
+            (Stage::Rehearsing | Stage::Rebuilding, MoveEvent::SourceGone) => {
                 self.source_gone = true;
                 Next::Wait
             }
@@ -220,6 +272,7 @@ impl Progress {
                 Stage::Announcing => "its API server did not say in time what it needs",
                 Stage::Preparing => "the new API server did not load its module in time",
                 Stage::Capturing => "its API server did not capture it in time",
+                Stage::Rehearsing => "another API server did not make it anew in time",
                 Stage::Rebuilding => "the new API server did not rebuild it in time",
             })),
             (_, MoveEvent::Overdue) => Next::Wait,
@@ -281,6 +334,41 @@ mod tests {
     }
 
     #[test]
+    fn rehearsed_sessions_are_made_once_more_before_the_commit() {
+        let now = Instant::now();
+        let rehearsing = || {
+            let mut progress = progress(now);
+            progress.rehearse();
+            assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Wait);
+            assert_eq!(progress.after(MoveEvent::Captured(2), now), Next::Rehearse);
+            assert_eq!(progress.after(MoveEvent::Captured(2), now), Next::Lie);
+            progress
+        };
+        let mut equal = rehearsing();
+        assert_eq!((equal.stage(), equal.owing().count()), (Stage::Rehearsing, 0));
+        assert_eq!(equal.after(MoveEvent::Rebuilt(2), now), Next::Wait);
+        assert_eq!(equal.after(MoveEvent::Rebuilt(2), now), Next::Lie);
+        assert_eq!(equal.after(MoveEvent::Rebuilt(1), now), Next::Replace);
+        assert_eq!(equal.after(MoveEvent::Rebuilt(1), now), Next::Wait);
+        assert_eq!(equal.after(MoveEvent::Rebuilt(2), now), Next::Commit);
+        let late = equal.deadline();
+        let failures = [MoveEvent::Unrehearsed(Refusal::lasting("other")), MoveEvent::TargetGone, MoveEvent::Overdue];
+        for failure in &failures {
+            assert!(matches!(rehearsing().after(failure.clone(), late), Next::GiveUp(_)), "{failure:?}");
+            // Without the old API server the state is all there is.
+            let mut alone = rehearsing();
+            assert_eq!(alone.after(MoveEvent::SourceGone, now), Next::Wait);
+            assert_eq!(alone.after(MoveEvent::Overdue, now), Next::Wait);
+            assert_eq!(alone.after(failure.clone(), late), Next::Replace, "{failure:?}");
+            assert_eq!((alone.stage(), alone.source_gone()), (Stage::Rebuilding, true));
+        }
+        // An operator ends it.
+        let mut ended = rehearsing();
+        assert_eq!(ended.after(MoveEvent::SourceGone, now), Next::Wait);
+        assert!(matches!(ended.after(MoveEvent::Refused(Refusal::lasting("ended")), now), Next::GiveUp(_)));
+    }
+
+    #[test]
     fn reports_that_cannot_be_are_lies() {
         let now = Instant::now();
         let mut progress = progress(now);
@@ -328,7 +416,7 @@ mod tests {
             for event in chosen {
                 seen.push(event.clone());
                 match progress.after(event.clone(), now) {
-                    Next::Wait | Next::Prepare | Next::Capture | Next::Rebuild => {}
+                    Next::Wait | Next::Prepare | Next::Capture | Next::Rehearse | Next::Replace | Next::Rebuild => {}
                     Next::GiveUp(_) | Next::Lie => break,
                     Next::Commit => {
                         let steps: Vec<_> = seen.iter().filter(|e| all[..4].contains(e)).collect();

@@ -2,7 +2,7 @@
 
 use super::{
     Asker, Halt, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveFigures, MoveRequest, MoveStatus, Next, Part, Progress,
-    Purpose, Refusal, TEST_STOP, hand_over::refusal_of_target,
+    Purpose, Refusal, Stage, TEST_STOP, hand_over::refusal_of_target, rehearsal::holds_something,
 };
 use crate::{
     NodeError,
@@ -97,7 +97,10 @@ impl Core {
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
         // Where nothing is prepared the order is the first step.
         let (ordered, halt, halted) = (target.is_none().then_some(now), None, None);
-        state.moves.begin(Move { number, source, target, purpose, progress, parts, since: now, ordered, halt, halted });
+        let rehearser = None;
+        let begun =
+            Move { number, source, target, rehearser, purpose, progress, parts, since: now, ordered, halt, halted };
+        state.moves.begin(begun);
         let begun = match (target, purpose) {
             (Some(_), Purpose::Move) => order(state, source, &sessions, MoveOrder::Announce),
             (Some(_), Purpose::Park) => self.prepare(state, source).map_err(|error| refusal_of_target(&error)),
@@ -140,6 +143,9 @@ impl Core {
             MoveReport::Captured(figures) if is_source => {
                 part.state = StateDescriptors::of(descriptors);
                 part.figures = figures;
+                if figures.rehearse && purpose == Purpose::Park {
+                    one.progress.rehearse();
+                }
                 MoveEvent::Captured(session)
             }
             MoveReport::Announced if is_source => {
@@ -152,10 +158,21 @@ impl Core {
                 if is_source {
                     one.progress.refused(session);
                 }
-                MoveEvent::Refused(Refusal { reason: shown_reason(&reason), lasting })
+                let refusal = Refusal { reason: shown_reason(&reason), lasting };
+                if is_source { MoveEvent::Refused(refusal) } else { one.progress.failed_in_target(refusal) }
+            }
+            MoveReport::Differs { reason } if !is_source => {
+                one.progress.failed_in_target(Refusal::lasting(shown_reason(&reason)))
+            }
+            MoveReport::Parked if !is_source && one.progress.stage() == Stage::Rehearsing => {
+                // One that does not listen has ended, or is late: both are seen.
+                let _ = tell(state, server, &ToServer::Move { session, order: MoveOrder::Rebuild }, &[]);
+                return Ok(());
             }
             MoveReport::Parked if !is_source && purpose == Purpose::Park => MoveEvent::Rebuilt(session),
-            MoveReport::Rebuilt { .. } if !is_source && purpose == Purpose::Park => {
+            MoveReport::Rebuilt { .. }
+                if !is_source && purpose == Purpose::Park && one.progress.stage() != Stage::Rehearsing =>
+            {
                 MoveEvent::Refused(Refusal::lasting("its module is of an earlier Aviary, which cannot park"))
             }
             MoveReport::Rebuilt { rebuild_us } if !is_source => {
@@ -196,9 +213,9 @@ impl Core {
 
     /// The new API server says that a session is over before it was its own: it could not be rebuilt.
     pub(crate) fn hear_failed_rebuild(&self, state: &mut CoreState, server: u64, reason: &str) -> bool {
-        let source = state.moves.of(server).filter(|one| one.target == Some(server)).map(|one| one.source);
-        let Some(source) = source else { return false };
-        self.step_move(state, source, MoveEvent::Refused(Refusal::lasting(shown_reason(reason))))
+        let Some(one) = state.moves.of(server).filter(|one| one.target == Some(server)) else { return false };
+        let (source, event) = (one.source, one.progress.failed_in_target(Refusal::lasting(shown_reason(reason))));
+        self.step_move(state, source, event)
     }
 
     /// False: the event cannot be.
@@ -208,6 +225,10 @@ impl Core {
         if one.halt.is_some() && Halt::before(&next) == one.halt {
             one.halted = Some(next);
             return true;
+        }
+        if !matches!(next, Next::Wait | Next::Lie) {
+            // Something else has come between.
+            one.halted = None;
         }
         self.take_step(state, source, next)
     }
@@ -235,8 +256,9 @@ impl Core {
                 }
             }
             Next::Rebuild if one.target.is_none() => self.end_check(state, source),
-            Next::Rebuild => {
-                let room = self.check_parked_memory(state, source);
+            Next::Rehearse | Next::Replace | Next::Rebuild => {
+                let made = if next == Next::Replace { self.replace_rehearser(state, source) } else { Ok(()) };
+                let room = made.and_then(|()| self.check_parked_memory(state, source));
                 let handed = room.and_then(|()| self.hand_to_target(state, source).map_err(|e| refusal_of_target(&e)));
                 if let Err(refusal) = handed {
                     self.give_up(state, source, &refusal);
@@ -289,14 +311,16 @@ impl Core {
         let process = state.registry.servers.get(&target).map_or(0, |server| server.process.pid());
         let Some(one) = state.moves.of(source) else { return };
         let figures = one.figures(process, Instant::now());
-        let number = one.number;
+        let (number, rehearser) = (one.number, one.rehearser);
         let gone = one.progress.source_gone();
         let parts = std::mem::take(&mut one.parts);
         let old = state.registry.servers.get(&source).map_or(0, |server| server.process.pid());
         let ids = sessions.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
         if purpose == Purpose::Park {
             let before = self.keep_parked(state, source, target, parts, held);
-            state.moves.leave(number, if before { MoveStatus::Moved(figures) } else { MoveStatus::Parked(figures) });
+            let rehearser = rehearser.filter(|one| holds_something(state, *one));
+            let status = if before { MoveStatus::Moved(figures) } else { MoveStatus::Parked(figures) };
+            state.moves.leave(number, status, rehearser);
             let MoveFigures { whole_us, bytes, .. } = figures;
             let line =
                 format_args!("session {ids}: parked, from API server {old} to {process}: {whole_us} us, {bytes} bytes");

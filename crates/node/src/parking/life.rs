@@ -27,6 +27,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it may take to make the sessions anew; programs may have to be compiled again.
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
+/// API servers that make sessions which differ from what their programs were told, after which those are lost.
+const MOST_DIFFERENT: u32 = 5;
 /// API servers that end before they have made the sessions anew, after which those are lost.
 const MOST_DEATHS: u32 = 5;
 
@@ -55,6 +57,8 @@ pub enum ParkEvent {
     Rebuilt(u64),
     /// The API server could not make a session anew, or did not in time.
     Failed(String),
+    /// It made a session anew, which differs from what its program was told.
+    Differs(String),
     /// It has ended, and another one takes its place.
     ServerGone,
     /// A deadline may be over.
@@ -89,6 +93,8 @@ pub struct ParkLife {
     deadline: Option<Instant>,
     not_before: Option<Instant>,
     deaths: u32,
+    /// Processes in which the sessions came out otherwise.
+    different: u32,
     /// The obstacle of the last time.
     why: Option<String>,
 }
@@ -103,6 +109,7 @@ impl ParkLife {
             deadline: None,
             not_before: None,
             deaths: 0,
+            different: 0,
             why: None,
         }
     }
@@ -176,6 +183,13 @@ impl ParkLife {
             // It was told a moment too late.
             (_, ParkEvent::Charged | ParkEvent::NoRoom(_)) => ParkNext::Wait,
             (_, ParkEvent::Failed(why)) => self.replace(why, sessions, now),
+            (_, ParkEvent::Differs(why)) => {
+                self.different += 1;
+                if self.different >= MOST_DIFFERENT {
+                    return ParkNext::Lose(format!("{why} (in {} processes)", self.different));
+                }
+                self.replace(why, sessions, now)
+            }
             (ParkState::Kept, ParkEvent::ServerGone) => {
                 self.settle(sessions, now);
                 ParkNext::Replace
@@ -287,6 +301,25 @@ mod tests {
         let ends: Vec<_> = (0..MOST_DEATHS).map(|_| after(&mut idle, ParkEvent::ServerGone, now)).collect();
         assert!(ends[..MOST_DEATHS as usize - 1].iter().all(|next| *next == ParkNext::Replace), "{ends:?}");
         assert!(matches!(ends.last(), Some(ParkNext::Lose(_))));
+    }
+
+    #[test]
+    fn session_that_comes_out_otherwise_in_several_processes_is_lost() {
+        let (now, mut life) = (Instant::now(), ParkLife::kept());
+        let differs = || ParkEvent::Differs("other".into());
+        assert_eq!(after(&mut life, ParkEvent::Wanted, now), ParkNext::Charge);
+        for _ in 1..MOST_DIFFERENT {
+            assert_eq!(after(&mut life, ParkEvent::Charged, now), ParkNext::Rebuild);
+            assert_eq!(after(&mut life, differs(), now), ParkNext::Replace);
+            assert_eq!(life.told(), "parked");
+            assert_eq!(after(&mut life, ParkEvent::Kept(1), now), ParkNext::Wait);
+            assert_eq!(after(&mut life, ParkEvent::Kept(2), now), ParkNext::Wait);
+            assert_eq!(life.told(), "parked, waits: other");
+            let then = life.next_look().unwrap();
+            assert_eq!(after(&mut life, ParkEvent::Looked, then), ParkNext::Charge);
+        }
+        assert_eq!(after(&mut life, ParkEvent::Charged, now), ParkNext::Rebuild);
+        assert_eq!(after(&mut life, differs(), now), ParkNext::Lose("other (in 5 processes)".into()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
     end::end_server,
     events::{Lie, shown_reason},
     life::SessionState,
-    moving::{Asker, Part, Purpose, Refusal, tell},
+    moving::{Adopted, Asker, Part, Purpose, Refusal, tell},
     node::{Core, CoreState},
     sessions::ServerRecord,
 };
@@ -133,8 +133,12 @@ impl Core {
             }
             MoveReport::Wanted => ParkEvent::Wanted,
             MoveReport::Parked => ParkEvent::Kept(session),
-            MoveReport::Rebuilt { .. } => ParkEvent::Rebuilt(session),
+            MoveReport::Rebuilt { rebuild_us } => {
+                self.log.at(self.level_of_moves(), format_args!("session {session}: made anew in {rebuild_us} us"));
+                ParkEvent::Rebuilt(session)
+            }
             MoveReport::Unmovable { reason, .. } => ParkEvent::Failed(shown_reason(&reason)),
+            MoveReport::Differs { reason } => ParkEvent::Differs(shown_reason(&reason)),
             MoveReport::Announced | MoveReport::Prepared | MoveReport::Captured(_) => {
                 return Err(Lie::NoSuchMove(session));
             }
@@ -238,7 +242,7 @@ impl Core {
         let target = self.reserve_target(state, server).map_err(|refusal| NodeError::Parked(refusal.reason))?;
         let Some(park) = state.parks.by_server.remove(&server) else { return Ok(()) };
         for (id, kept) in &park.sessions {
-            match self.adopt(state, target, *id, &kept.state, true) {
+            match self.adopt(state, target, *id, &kept.state, Adopted::Parked) {
                 Ok((own, file)) => {
                     let Some(session) = state.registry.sessions.get_mut(id) else { continue };
                     session.server = target;

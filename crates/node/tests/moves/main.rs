@@ -59,6 +59,7 @@ fn fake_api_server() {
     let fault = env::var(FAULT).unwrap_or_default();
     let control = control();
     let mut sessions: BTreeMap<u64, Arc<FakeSession>> = BTreeMap::new();
+    let mut rehearses = false;
     while let Some((message, descriptors)) = take_message(control.as_fd()) {
         match message {
             ToServer::Assign(assignment) => {
@@ -84,6 +85,7 @@ fn fake_api_server() {
             ToServer::Adopt { assignment, .. } => {
                 let (id, session) = (assignment.session, take_session(assignment.slot, descriptors, true));
                 sessions.insert(id, session);
+                rehearses = assignment.rehearsal;
                 match fault.as_str() {
                     "adopt:die" => std::process::abort(),
                     "adopt:refuse" => {
@@ -138,10 +140,7 @@ fn fake_api_server() {
                 }
             }
             ToServer::Move { session, order: MoveOrder::Rebuild } => {
-                report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 4 }, &[]);
-                if fault == "rebuild:twice" {
-                    report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 4 }, &[]);
-                }
+                parks::rebuild(control.as_fd(), session, &fault, rehearses);
             }
             ToServer::Move { session, order: MoveOrder::Go } if fault == "go:die" => {
                 drop(sessions.remove(&session));
@@ -173,7 +172,16 @@ fn state_file(seals: SealFlags) -> OwnedFd {
 }
 
 fn captured() -> MoveReport {
-    MoveReport::Captured(CaptureFigures { stop_us: 1, drain_us: 2, capture_us: 3, bytes: 100, heap: false })
+    let rehearse = env::var(FAULT).is_ok_and(|fault| parks::is_rehearsed(&fault));
+    MoveReport::Captured(CaptureFigures {
+        reserve_us: 0,
+        stop_us: 1,
+        drain_us: 2,
+        capture_us: 3,
+        bytes: 100,
+        heap: false,
+        rehearse,
+    })
 }
 
 fn take_session(slot: u32, descriptors: Vec<OwnedFd>, stands: bool) -> Arc<FakeSession> {

@@ -1,8 +1,33 @@
 //! Sessions that are parked, with the stand-in for the API server.
 
-use super::{Fixture, Guest};
+use super::{Fixture, Guest, report, tell};
+use aviary_control::{FromServer, MoveReport};
 use aviary_node::{EndReport, EndRequest, MoveStatus, Request, UnparkStatus, ask};
-use std::path::Path;
+use std::{os::fd::BorrowedFd, path::Path};
+
+/// True if the stand-in says that its sessions have to be rehearsed.
+pub fn is_rehearsed(fault: &str) -> bool {
+    fault.starts_with("rehearse") || fault == "unpark:differ"
+}
+
+/// The stand-in's answer to the order to make a session anew that is parked, or only rehearsed.
+pub fn rebuild(control: BorrowedFd<'_>, session: u64, fault: &str, rehearses: bool) {
+    let reason = "fake_address answers otherwise".to_owned();
+    let rebuilt = || report(control, session, MoveReport::Rebuilt { rebuild_us: 4 }, &[]);
+    match (fault, rehearses) {
+        ("rehearse:die", true) => std::process::abort(),
+        ("rehearse:end", true) => tell(control, &FromServer::Ended { session, reason }, &[]),
+        ("rehearse:lie", true) => report(control, session, MoveReport::Prepared, &[]),
+        ("rehearse:differ", true) | ("unpark:differ", false) => {
+            report(control, session, MoveReport::Differs { reason }, &[]);
+        }
+        ("rebuild:twice", _) => {
+            rebuilt();
+            rebuilt();
+        }
+        _ => rebuilt(),
+    }
+}
 
 #[test]
 fn sessions_of_a_process_park_together_and_hold_nothing() {
@@ -68,6 +93,44 @@ fn parks_that_api_servers_lie_about_hold_nothing() {
         fixture.expect_nothing_left(guests);
     }
     let fixture = Fixture::new("rebuild:twice");
+    let mut guests = fixture.two_guests();
+    assert!(matches!(fixture.park(), MoveStatus::Parked(_)));
+    let _: UnparkStatus = ask(fixture.socket(), &Request::Unpark(fixture.sessions()[0])).unwrap();
+    assert!(guests.iter_mut().all(|guest| guest.server().is_none()));
+    fixture.expect_nothing_left(guests);
+}
+
+/// Before a park whose sessions may come out otherwise ends the only process that has them, another one has made them.
+#[test]
+fn rehearsed_sessions_park_only_if_another_process_makes_them() {
+    let fixture = Fixture::new("rehearse");
+    let mut guests = fixture.two_guests();
+    for parks in 1..=3 {
+        let MoveStatus::Parked(figures) = fixture.park() else { panic!("not parked") };
+        assert_eq!((figures.rebuild_us, fixture.memory(), fixture.node.busy()), (8, (0, 0), 1), "{parks}");
+        fixture.unpark();
+        assert_eq!(fixture.expect_alive(&mut guests), figures.server);
+    }
+    fixture.expect_nothing_left(guests);
+    for (fault, reason) in [
+        ("rehearse:differ", "another process could not make it anew: fake_address answers otherwise"),
+        ("rehearse:end", "another process could not make it anew: fake_address answers otherwise"),
+        ("rehearse:die", "the new API server has ended"),
+        ("rehearse:lie", "the new API server has ended"),
+    ] {
+        let fixture = Fixture::new(fault);
+        let mut guests = fixture.two_guests();
+        let before = fixture.expect_alive(&mut guests);
+        let MoveStatus::Refused { reason: told, .. } = fixture.park() else { panic!("{fault}: parked") };
+        assert_eq!(told, reason, "{fault}");
+        assert_eq!(fixture.expect_alive(&mut guests), before, "{fault}");
+        fixture.expect_nothing_left(guests);
+    }
+}
+
+#[test]
+fn parked_session_that_comes_out_otherwise_in_each_process_is_lost() {
+    let fixture = Fixture::new("unpark:differ");
     let mut guests = fixture.two_guests();
     assert!(matches!(fixture.park(), MoveStatus::Parked(_)));
     let _: UnparkStatus = ask(fixture.socket(), &Request::Unpark(fixture.sessions()[0])).unwrap();

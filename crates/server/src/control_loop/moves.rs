@@ -12,11 +12,13 @@ use aviary_transport::{Arena, LaneEnd, Liveness, Side};
 
 use super::{Connected, Stance, await_end};
 use crate::lane::LaneStart;
+use crate::moving::contents::{KeptContents, Mapped};
+use crate::moving::handed::Handing;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
-use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot};
+use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot::Draft};
 use crate::printed::Printed;
 use crate::session::Session;
-use crate::state::{self, Places, Rebuilt};
+use crate::state::{self, Places, RebuildError, Rebuilt};
 
 /// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
 const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,7 +29,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 struct Threads {
     rebuilt: Arc<Rebuilt>,
     /// Of the threads that could not do it.
-    failures: Arc<Mutex<Vec<String>>>,
+    failures: Arc<Mutex<Vec<RebuildError>>>,
 }
 
 impl Threads {
@@ -36,13 +38,13 @@ impl Threads {
         let (session, rebuilt, failures) = (session.clone(), self.rebuilt.clone(), self.failures.clone());
         Box::new(move || {
             if let Err(error) = state::rebuild_thread(&session, &rebuilt, lane) {
-                failures.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
             }
         })
     }
 
     /// Once all threads stand.
-    fn outcome(&self) -> Result<(), String> {
+    fn outcome(&self) -> Result<(), RebuildError> {
         let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop();
         failed.map_or(Ok(()), Err)
     }
@@ -54,6 +56,41 @@ fn file_of(arena: &Arena) -> Result<BorrowedFd<'_>, Obstacle> {
         return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
     }
     arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))
+}
+
+/// What to tell of a session that cannot be made anew here. The node hears at once of answers that differ: in yet another
+/// process they may not.
+fn told_failure(session: &Session, error: &RebuildError) -> String {
+    let reason = error.to_string();
+    if let (RebuildError::NotSame { .. }, Some(orders)) = (error, &session.orders) {
+        // A node that does not listen has gone.
+        let _ = report(orders, &MoveReport::Differs { reason: reason.clone() }, &[]);
+    }
+    reason
+}
+
+/// Bytes of content that the session's state would have now, beside its pieces.
+fn contents_of(session: &Session) -> u64 {
+    // SAFETY: the specification's own function, which may be called at any time.
+    session.api.contents.map_or(0, |contents| unsafe { contents() })
+}
+
+/// A file with memory for so many bytes of contents.
+fn with_memory(bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
+    let none = |error| Obstacle::not_now(format!("the host has no memory for {bytes} bytes of its devices: {error}"));
+    let draft = Draft::new(bytes).map_err(none)?;
+    let memory = draft.memory().map_err(none)?;
+    memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
+    Ok((draft, memory))
+}
+
+/// The same, or another one, if they are not so many any more.
+fn fitted(draft: Draft, memory: Option<Mapped>, bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
+    if draft.contents() == bytes {
+        return Ok((draft, memory));
+    }
+    drop((draft, memory));
+    with_memory(bytes)
 }
 
 /// A session that stands, written down.
@@ -87,7 +124,7 @@ impl Connected {
     fn announce(&self) -> Result<(), String> {
         let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         let greeting = Link { hello: self.link.hello.clone(), ..Link::default() };
-        let written = file_of(&self.arena).and_then(|_| snapshot::write(&greeting, |_| Ok(())));
+        let written = file_of(&self.arena).and_then(|_| Draft::new(0)?.write(&greeting, |_| Ok(())));
         // A node that does not listen has gone.
         let _ = match written {
             Ok((file, _)) => report(orders, &MoveReport::Announced, &[file.as_fd()]),
@@ -135,6 +172,9 @@ impl Connected {
 
     fn capture(&mut self, timeout: Duration, park: bool, [from, handed]: [OwnedFd; 2]) -> Result<Captured, Obstacle> {
         let arena = file_of(&self.arena)?;
+        let asked = Instant::now();
+        // Only a state that is kept has contents beside the rest: other processes get them by descriptors.
+        let draft = if park { Some(with_memory(contents_of(&self.session))?) } else { None };
         let begun = Instant::now();
         let deadline = begun + timeout;
         // A lane that its guest has closed is not one to go on with.
@@ -154,9 +194,7 @@ impl Connected {
         if !session.pause.await_all(deadline) {
             return Err(calls_under_way(session, timeout));
         }
-        if park {
-            state::check_parkable(session)?;
-        }
+        let rehearse = park && state::may_differ(session);
         let stood = Instant::now();
         drain(session, deadline + DRAIN_TIMEOUT)?;
         let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
@@ -181,8 +219,26 @@ impl Connected {
             deliveries,
             heap: self.heap.as_ref().map(|(place, _)| *place),
         };
-        session.handed.begin(park);
-        let written = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from));
+        session.handed.begin(match (park, rehearse) {
+            (false, _) => Handing::InPlaceOfContents,
+            (true, true) => Handing::BesideContents,
+            (true, false) => Handing::Nothing,
+        });
+        let draft = match draft {
+            None => Draft::new(0)?,
+            Some((draft, memory)) => {
+                let (draft, memory) = fitted(draft, memory, contents_of(session))?;
+                memory.into_iter().for_each(|memory| session.contents.begin_writing(memory, draft.contents()));
+                draft
+            }
+        };
+        let written = draft.write(&link, |to| {
+            let captured = state::capture(session, to).map_err(Obstacle::from);
+            drop(session.contents.end());
+            captured
+        });
+        // Of a state that could not even be begun.
+        drop(session.contents.end());
         let sent = session.handed.send(from.as_fd());
         let (snapshot, bytes) = written?;
         sent?;
@@ -199,18 +255,26 @@ impl Connected {
         };
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let figures = CaptureFigures {
+            reserve_us: us(begun - asked),
             stop_us: us(stood - begun),
             drain_us: us(drained - stood),
             capture_us: us(drained.elapsed()),
             bytes,
             heap: descriptors.heap.is_some(),
+            rehearse,
         };
         Ok((figures, descriptors))
     }
 
     /// In the new process: makes the session what it was in the old one. It stands until the order to go; an error says
     /// what does not work here, and the session is still the old process's.
-    pub fn rebuild(mut self, from: &mut dyn Read, begun: Instant) -> Result<Connected, String> {
+    /// `contents`: those that the state has beside `from`.
+    pub fn rebuild(
+        mut self,
+        from: &mut dyn Read,
+        contents: Option<KeptContents>,
+        begun: Instant,
+    ) -> Result<Connected, String> {
         self.stance = Stance::Standing;
         let session = self.session.clone();
         session.pause.request();
@@ -222,9 +286,13 @@ impl Connected {
         if let Some((place, file)) = &self.heap {
             self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
         }
+        if let Some(kept) = contents {
+            session.contents.begin_reading(kept);
+        }
         let rebuilt = state::rebuild(&session, from, &Places::default());
         session.handed.close();
-        let rebuilt = rebuilt.map_err(|error| error.to_string())?;
+        let contents = session.contents.end();
+        let rebuilt = rebuilt.map_err(|error| told_failure(&session, &error))?;
         let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
         // The old process's count.
         session.stats.lanes.store(0, Ordering::Relaxed);
@@ -248,11 +316,16 @@ impl Connected {
         if !session.pause.await_all(Instant::now() + LANES_BEGIN_TIMEOUT) {
             return Err("the lanes did not begin in the new process".into());
         }
-        threads.outcome()?;
+        threads.outcome().map_err(|error| told_failure(&session, &error))?;
         let rebuild_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         let orders = session.orders.as_ref().ok_or("there are no orders")?;
         report(orders, &MoveReport::Rebuilt { rebuild_us }, &[]).map_err(|error| error.to_string())?;
-        self.await_go()
+        let connected = self.await_go()?;
+        if let Some(contents) = contents {
+            // To give a large mapping back takes longer than the session should wait for.
+            drop(std::thread::Builder::new().name("contents".into()).spawn(move || drop(contents)));
+        }
+        Ok(connected)
     }
 
     pub(super) fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {

@@ -21,13 +21,25 @@ const MAX_HANDED: usize = 2048;
 /// Descriptors in one message; the kernel allows 253.
 const IN_A_MESSAGE: usize = 64;
 
+/// Descriptors beside a state that is about to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handing {
+    /// There are none, as the process that reads the state may begin after this one has ended: the state has all contents.
+    Nothing,
+    /// They take the place of contents.
+    InPlaceOfContents,
+    /// The state has all contents, and the process that reads it first takes the descriptors: it makes the session anew only
+    /// to see if that works.
+    BesideContents,
+}
+
 #[derive(Debug, Default)]
 enum Kept {
     /// Nothing is handed over now.
     #[default]
     Closed,
-    /// The state is being written here.
-    Giving(Vec<OwnedFd>),
+    /// The state is being written here. `copied`: it has the contents, too.
+    Giving { given: Vec<OwnedFd>, copied: bool },
     /// The state is being read here.
     Taking(Vec<OwnedFd>),
 }
@@ -37,16 +49,22 @@ enum Kept {
 pub struct Handed(Mutex<Kept>);
 
 impl Handed {
-    /// The state is about to be written. `copies`: nothing is handed over, as the process that reads the state may begin
-    /// after this one has ended.
-    pub fn begin(&self, copies: bool) {
-        *self.stage() = if copies { Kept::Closed } else { Kept::Giving(Vec::new()) };
+    /// The state is about to be written.
+    pub fn begin(&self, handing: Handing) {
+        let copied = handing == Handing::BesideContents;
+        let giving = Kept::Giving { given: Vec::new(), copied };
+        *self.stage() = if handing == Handing::Nothing { Kept::Closed } else { giving };
+    }
+
+    /// True if the state has to have the content of what is handed over, too.
+    pub fn copies(&self) -> bool {
+        !matches!(&*self.stage(), Kept::Giving { copied: false, .. })
     }
 
     /// Keeps a copy of the descriptor; its number. `None`: the content has to be copied.
     pub fn give(&self, descriptor: BorrowedFd<'_>) -> Option<u32> {
         let mut stage = self.stage();
-        let Kept::Giving(given) = &mut *stage else { return None };
+        let Kept::Giving { given, .. } = &mut *stage else { return None };
         let number = u32::try_from(given.len()).ok().filter(|_| given.len() < MAX_HANDED)?;
         given.push(rustix::io::fcntl_dupfd_cloexec(descriptor, 3).ok()?);
         Some(number)
@@ -58,7 +76,7 @@ impl Handed {
     /// Those of sendmsg(2): the kernel lets no more descriptors be under way, for instance.
     pub fn send(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let stage = std::mem::take(&mut *self.stage());
-        let given = if let Kept::Giving(given) = stage { given } else { Vec::new() };
+        let given = if let Kept::Giving { given, .. } = stage { given } else { Vec::new() };
         for part in given.chunks(IN_A_MESSAGE) {
             let descriptors: Vec<BorrowedFd<'_>> = part.iter().map(AsFd::as_fd).collect();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(IN_A_MESSAGE))];
@@ -144,7 +162,8 @@ mod tests {
     fn descriptors_arrive_under_their_numbers() {
         let count = 3 * IN_A_MESSAGE + 1;
         let (old, new) = (Handed::default(), Handed::default());
-        old.begin(false);
+        old.begin(Handing::InPlaceOfContents);
+        assert!(!old.copies());
         for number in 0..count {
             assert_eq!(old.give(file(number).as_fd()), Some(number as u32));
         }
@@ -163,8 +182,8 @@ mod tests {
     #[test]
     fn nothing_is_handed_over_with_a_state_that_is_kept() {
         let (old, new) = (Handed::default(), Handed::default());
-        old.begin(true);
-        assert!(old.give(file(0).as_fd()).is_none());
+        old.begin(Handing::Nothing);
+        assert!(old.give(file(0).as_fd()).is_none() && old.copies());
         let [from, socket] = order_sockets().unwrap();
         old.send(from.as_fd()).unwrap();
         new.receive(socket.as_fd()).unwrap();
@@ -175,10 +194,11 @@ mod tests {
     fn what_exceeds_the_bound_is_not_taken_on_either_side() {
         let old = Handed::default();
         let one = file(1);
-        old.begin(false);
+        old.begin(Handing::BesideContents);
+        assert!(old.copies());
         assert_eq!((0..MAX_HANDED).filter(|_| old.give(one.as_fd()).is_some()).count(), MAX_HANDED);
         assert!(old.give(one.as_fd()).is_none());
-        if let Kept::Giving(given) = &mut *old.stage() {
+        if let Kept::Giving { given, .. } = &mut *old.stage() {
             given.push(one.into());
         }
         // A smaller limit of open files lets fewer be under way.

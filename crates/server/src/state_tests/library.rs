@@ -92,6 +92,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     current: Some(CurrentObject { ty: 0, get: focused, set: focus_on }),
     quiesce: None,
     stays: None,
+    contents: None,
     rejected: |_, _| -1,
 };
 

@@ -96,6 +96,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     current: None,
     quiesce: None,
     stays: None,
+    contents: None,
     rejected: |_, reject| match reject {
         Reject::Failed(v) => v,
         _ => -77,

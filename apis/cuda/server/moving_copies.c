@@ -1,0 +1,194 @@
+/* Device memory to memory of the host and back, at the speed of the bus: each of several threads has two page-locked buffers, of which
+ * one is copied by the device while the processor copies the other. To page-lock the host's memory itself takes far longer. */
+#include "moving.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum { MOST_THREADS = 16, BUFFERS = 2, BUFFER_BYTES = 4 << 20 };
+
+/* All threads take the next piece of this. */
+struct job {
+    const struct cuda_moved_part *parts;
+    size_t part_count;
+    char *host;
+    int writes;
+    pthread_mutex_t lock;
+    /* The next piece: of this part, from this offset on; `at`: of the host's memory. */
+    size_t part;
+    uint64_t offset, at;
+    CUresult status;
+};
+
+struct piece {
+    CUcontext context;
+    CUdeviceptr pointer;
+    char *host;
+    size_t bytes;
+};
+
+/* One of a thread's buffers, and what it carries. */
+struct buffer {
+    char *memory;
+    CUstream stream;
+    /* No bytes: it is free. */
+    struct piece piece;
+};
+
+/* 0: there is none any more, or another thread has failed. */
+static int next_piece(struct job *job, struct piece *piece) {
+    int found = 0;
+    pthread_mutex_lock(&job->lock);
+    while (!found && job->status == CUDA_SUCCESS && job->part < job->part_count) {
+        const struct cuda_moved_part *part = &job->parts[job->part];
+        uint64_t left = part->bytes - job->offset;
+        size_t bytes = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
+        if (part->is_there)
+            bytes = (size_t)left;
+        else if (bytes)
+            *piece = (struct piece){part->context, part->pointer + job->offset, job->host + job->at, bytes}, found = 1;
+        job->at += bytes;
+        job->offset += bytes;
+        if (job->offset == part->bytes)
+            job->part++, job->offset = 0;
+    }
+    pthread_mutex_unlock(&job->lock);
+    return found;
+}
+
+static void fail(struct job *job, CUresult status) {
+    pthread_mutex_lock(&job->lock);
+    if (job->status == CUDA_SUCCESS)
+        job->status = status;
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* Past the processor's caches, which this would only empty. */
+static void copy_past_caches(char *to, const char *from, size_t bytes) {
+#if defined(__SSE2__)
+    int aligned = ((uintptr_t)to | (uintptr_t)from) % 16 == 0;
+    size_t whole = aligned ? bytes - bytes % 16 : 0;
+    for (size_t i = 0; i < whole; i += 16)
+        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_load_si128((const __m128i *)(const void *)(from + i)));
+    _mm_sfence();
+    memcpy(to + whole, from + whole, bytes - whole);
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+static CUresult begin(struct buffer *buffer, int writes) {
+    const struct piece *piece = &buffer->piece;
+    if (!writes)
+        return cuMemcpyDtoHAsync_v2(buffer->memory, piece->pointer, piece->bytes, buffer->stream);
+    memcpy(buffer->memory, piece->host, piece->bytes);
+    return cuMemcpyHtoDAsync_v2(piece->pointer, buffer->memory, piece->bytes, buffer->stream);
+}
+
+static CUresult finish(struct buffer *buffer, int writes) {
+    CUresult status = buffer->piece.bytes ? cuStreamSynchronize(buffer->stream) : CUDA_SUCCESS;
+    if (status == CUDA_SUCCESS && !writes && buffer->piece.bytes)
+        copy_past_caches(buffer->piece.host, buffer->memory, buffer->piece.bytes);
+    buffer->piece.bytes = 0;
+    return status;
+}
+
+static CUresult copy_directly(const struct piece *piece, int writes) {
+    return writes ? cuMemcpyHtoD_v2(piece->pointer, piece->host, piece->bytes) : cuMemcpyDtoH_v2(piece->host, piece->pointer, piece->bytes);
+}
+
+static void drop_buffers(struct buffer *buffers) {
+    for (int i = 0; i < BUFFERS; i++) {
+        if (buffers[i].stream)
+            cuStreamDestroy_v2(buffers[i].stream);
+        if (buffers[i].memory)
+            cuMemFreeHost(buffers[i].memory);
+    }
+    memset(buffers, 0, BUFFERS * sizeof *buffers);
+}
+
+/* In the current context; 0: there is no page-locked memory any more. */
+static int make_buffers(struct buffer *buffers) {
+    int made = 1;
+    for (int i = 0; made && i < BUFFERS; i++) {
+        void *memory = NULL;
+        made = cuMemHostAlloc(&memory, BUFFER_BYTES, 0) == CUDA_SUCCESS
+               && cuStreamCreate(&buffers[i].stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+        buffers[i].memory = memory;
+    }
+    if (!made)
+        drop_buffers(buffers);
+    return made;
+}
+
+/* All buffers of a thread that is about to leave its context. */
+static CUresult finish_all(struct buffer *buffers, int writes) {
+    CUresult status = CUDA_SUCCESS;
+    for (int i = 0; i < BUFFERS; i++) {
+        CUresult own = finish(&buffers[i], writes);
+        status = status == CUDA_SUCCESS ? own : status;
+    }
+    return status;
+}
+
+static void *copy_pieces(void *data) {
+    struct job *job = data;
+    struct buffer buffers[BUFFERS] = {{0}};
+    struct piece piece;
+    CUcontext context = NULL;
+    CUresult status = CUDA_SUCCESS;
+    int has_buffers = 0;
+    for (int turn = 0; status == CUDA_SUCCESS && next_piece(job, &piece); turn = (turn + 1) % BUFFERS) {
+        if (piece.context != context) {
+            status = finish_all(buffers, job->writes);
+            drop_buffers(buffers);
+            if (context)
+                cuda_leave_context();
+            context = cuda_enter_context(piece.context) ? piece.context : NULL;
+            if (!context)
+                status = CUDA_ERROR_INVALID_CONTEXT;
+            has_buffers = context && make_buffers(buffers);
+        }
+        if (status == CUDA_SUCCESS && !has_buffers) {
+            status = copy_directly(&piece, job->writes);
+        } else if (status == CUDA_SUCCESS) {
+            status = finish(&buffers[turn], job->writes);
+            buffers[turn].piece = piece;
+            status = status == CUDA_SUCCESS ? begin(&buffers[turn], job->writes) : status;
+        }
+    }
+    CUresult last = finish_all(buffers, job->writes);
+    drop_buffers(buffers);
+    if (context)
+        cuda_leave_context();
+    if (status != CUDA_SUCCESS || last != CUDA_SUCCESS)
+        fail(job, status != CUDA_SUCCESS ? status : last);
+    return NULL;
+}
+
+uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += parts[i].bytes;
+    return bytes;
+}
+
+CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes) {
+    struct job job = {.parts = parts, .part_count = count, .host = host, .writes = writes, .lock = PTHREAD_MUTEX_INITIALIZER};
+    pthread_t threads[MOST_THREADS];
+    uint64_t pieces = cuda_bytes_of_parts(parts, count) / (BUFFERS * BUFFER_BYTES);
+    long most = sysconf(_SC_NPROCESSORS_ONLN), started = 0;
+    most = most < 1 ? 1 : most > MOST_THREADS ? MOST_THREADS : most;
+    most = (uint64_t)most > pieces ? (long)pieces : most;
+    /* This one is a thread, too, and may be the only one. */
+    while (started < most - 1 && pthread_create(&threads[started], NULL, copy_pieces, &job) == 0)
+        started++;
+    copy_pieces(&job);
+    for (long i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    return job.status;
+}

@@ -1,0 +1,226 @@
+//! Contents of a session's state that do not pass through its pieces: memory of devices, as much as there is. The module copies
+//! them by as many threads as it likes, into or out of memory that is a part of the state's file.
+//!
+//! The memory is made before the session stands: the kernel clears pages much more slowly than devices copy.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Threads that ask for pages, or give them back: the kernel does not clear them faster for more.
+const THREADS: usize = 4;
+/// The least that a thread is worth.
+const LEAST_PART: usize = 64 << 20;
+
+/// A part of a file, mapped.
+#[derive(Debug)]
+pub struct Mapped {
+    at: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: it owns the mapping, which is the process's, not a thread's.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// `bytes` of the file from `offset` on, which is a multiple of a page. `writes`: the file is being made here.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn new(file: impl AsFd, offset: u64, bytes: u64, writes: bool) -> io::Result<Self> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // Kernels before 6.7 do not share a mapping of a sealed file; what is only read is the same in either.
+        let (protection, flags) = match writes {
+            true => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+            false => (ProtFlags::READ, MapFlags::PRIVATE),
+        };
+        // SAFETY: a new mapping where the kernel likes, of a file that nobody makes shorter: it is this process's own, or
+        // sealed.
+        let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, offset) }?;
+        let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, bytes })
+    }
+
+    /// Makes all of its pages.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn populate(&self) -> io::Result<()> {
+        match self.advise(Advice::LinuxPopulateWrite) {
+            // An older kernel makes them one by one, when they are written.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Gives the whole range an advice, by several threads if it is large.
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        let threads = (self.bytes / LEAST_PART).clamp(1, THREADS);
+        let part = self.bytes.div_ceil(threads).next_multiple_of(LEAST_PART);
+        let range = |start: usize| {
+            let length = part.min(self.bytes - start);
+            // SAFETY: within the mapping, which lives as long as `self`. No advice that is given here loses content: pages of
+            // a file come again.
+            unsafe { madvise(self.at.as_ptr().byte_add(start), length, advice) }
+        };
+        let range = &SendSync(range);
+        std::thread::scope(|scope| {
+            let started: Vec<_> = (0..self.bytes)
+                .step_by(part)
+                .map(|start| std::thread::Builder::new().spawn_scoped(scope, move || (range.0)(start)))
+                .collect();
+            let mut done = Ok(());
+            for (number, thread) in started.into_iter().enumerate() {
+                let outcome = match thread {
+                    Ok(thread) => thread.join().unwrap_or(Ok(())),
+                    // No thread for it: this one.
+                    Err(_) => (range.0)(number * part),
+                };
+                done = done.and(outcome);
+            }
+            done
+        })?;
+        Ok(())
+    }
+}
+
+/// A function of addresses of a mapping, which any thread may have.
+struct SendSync<F>(F);
+// SAFETY: it has a pointer into a mapping of the process and calls the kernel with it.
+unsafe impl<F> Send for SendSync<F> {}
+// SAFETY: as above; it changes nothing of its own.
+unsafe impl<F> Sync for SendSync<F> {}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Several threads take the pages out much faster than munmap(2) does.
+        let _ = self.advise(Advice::LinuxDontNeed);
+        // SAFETY: the mapping is this one's, and whoever has had its address was told that it ends.
+        let _ = unsafe { munmap(self.at.as_ptr(), self.bytes) };
+    }
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    /// There are none.
+    #[default]
+    None,
+    /// The state is being written. `bytes`: so many, or none.
+    Writing { memory: Mapped, bytes: u64, taken: bool },
+    /// The state is being read.
+    Reading { kept: KeptContents, memory: Option<Mapped> },
+}
+
+/// Contents in a file that cannot change any more.
+#[derive(Debug)]
+pub struct KeptContents {
+    pub file: OwnedFd,
+    /// Of their first byte, at the begin of a page.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// Of one session.
+#[derive(Debug, Default)]
+pub struct Contents(Mutex<Stage>);
+
+impl Contents {
+    /// The state is about to be written, with so many bytes of contents in this memory.
+    pub fn begin_writing(&self, memory: Mapped, bytes: u64) {
+        *self.stage() = Stage::Writing { memory, bytes, taken: false };
+    }
+
+    /// The state is about to be read.
+    pub fn begin_reading(&self, kept: KeptContents) {
+        *self.stage() = Stage::Reading { kept, memory: None };
+    }
+
+    /// Memory for exactly so many bytes, once; `None`: they have to go into the pieces.
+    pub fn to_write(&self, wanted: u64) -> Option<NonNull<c_void>> {
+        match &mut *self.stage() {
+            Stage::Writing { memory, bytes, taken } if *bytes == wanted && wanted > 0 && !*taken => {
+                *taken = true;
+                Some(memory.at)
+            }
+            _ => None,
+        }
+    }
+
+    /// The memory with exactly so many bytes; `None`: the state has none. It is mapped here and not before, as the calls that
+    /// are made again should find the address space of the old process.
+    pub fn to_read(&self, wanted: u64) -> Option<NonNull<c_void>> {
+        match &mut *self.stage() {
+            Stage::Reading { kept, memory } if kept.bytes == wanted => {
+                if memory.is_none() {
+                    *memory = Mapped::new(&kept.file, kept.offset, kept.bytes, false).ok();
+                }
+                memory.as_ref().map(|memory| memory.at)
+            }
+            _ => None,
+        }
+    }
+
+    /// The state is written or read, or is not: what is left to be given back.
+    pub fn end(&self) -> Option<Mapped> {
+        match std::mem::take(&mut *self.stage()) {
+            Stage::None => None,
+            Stage::Writing { memory, .. } => Some(memory),
+            Stage::Reading { memory, .. } => memory,
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    fn file(bytes: u64) -> File {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn written_memory_is_the_files_and_is_given_once() {
+        const BYTES: u64 = (LEAST_PART as u64) * 3 + 4096;
+        let (file, contents) = (file(4096 + BYTES), Contents::default());
+        let memory = Mapped::new(&file, 4096, BYTES, true).unwrap();
+        memory.populate().unwrap();
+        contents.begin_writing(memory, BYTES);
+        assert!(contents.to_write(BYTES - 1).is_none() && contents.to_read(BYTES).is_none());
+        let at = contents.to_write(BYTES).unwrap();
+        assert!(contents.to_write(BYTES).is_none());
+        // SAFETY: the last bytes of the memory, which is mapped until `end`.
+        unsafe { at.byte_add(BYTES as usize - 4).cast::<[u8; 4]>().write(*b"last") };
+        drop(contents.end());
+        assert!(contents.to_write(BYTES).is_none() && contents.end().is_none());
+        let mut last = [0; 4];
+        file.read_exact_at(&mut last, 4096 + BYTES - 4).unwrap();
+        assert_eq!(&last, b"last");
+        contents.begin_reading(KeptContents { file: file.into(), offset: 4096, bytes: BYTES });
+        assert!(contents.to_read(BYTES + 1).is_none() && contents.to_write(BYTES).is_none());
+        let at = contents.to_read(BYTES).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { at.byte_add(BYTES as usize - 4).cast::<[u8; 4]>().read() }, *b"last");
+    }
+
+    #[test]
+    fn sealed_file_is_mapped_for_reading() {
+        let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        drop(Mapped::new(&file, 4096, 4096, true).unwrap());
+        rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::WRITE).unwrap();
+        assert!(Mapped::new(&file, 4096, 4096, true).is_err());
+        Mapped::new(&file, 4096, 4096, false).unwrap();
+    }
+}
