@@ -149,7 +149,7 @@ static CUresult place_parts(struct cuda_moved_input *from, struct cuda_placed *p
     return status;
 }
 
-/* What the state has beside the pieces, into the parts; 0: it does not have that. */
+/* Contents that the state has beside the pieces, into the parts; 0: the state has none. */
 static int take_beside(struct cuda_moved_input *from, uint64_t beside) {
     int is_there = 1;
     for (size_t i = 0; i < from->part_count; i++)

@@ -115,7 +115,7 @@ impl Expected {
     }
 }
 
-/// What became of a connection that is listened to.
+/// The state of a connection that is listened to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hearing {
     /// It has not shown the ticket yet.

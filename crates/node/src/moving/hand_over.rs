@@ -16,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-/// What a session is to an API server that gets its state.
+/// The way on of a session in an API server that gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Adopted {
     /// It is made anew at once.

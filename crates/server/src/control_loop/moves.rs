@@ -58,8 +58,8 @@ fn file_of(arena: &Arena) -> Result<BorrowedFd<'_>, Obstacle> {
     arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))
 }
 
-/// What to tell of a session that cannot be made anew here. The node hears at once of answers that differ: in yet another
-/// process they may not.
+/// The reason why a session cannot be made anew here. The node hears at once of answers that differ: they may be equal in
+/// yet another process.
 fn told_failure(session: &Session, error: &RebuildError) -> String {
     let reason = error.to_string();
     if let (RebuildError::NotSame { .. }, Some(orders)) = (error, &session.orders) {

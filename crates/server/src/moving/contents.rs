@@ -105,7 +105,7 @@ impl Drop for Mapped {
 }
 
 #[derive(Debug, Default)]
-enum Stage {
+enum ContentsStage {
     /// There are none.
     #[default]
     None,
@@ -126,23 +126,23 @@ pub struct KeptContents {
 
 /// Of one session.
 #[derive(Debug, Default)]
-pub struct Contents(Mutex<Stage>);
+pub struct Contents(Mutex<ContentsStage>);
 
 impl Contents {
     /// The state is about to be written, with so many bytes of contents in this memory.
     pub fn begin_writing(&self, memory: Mapped, bytes: u64) {
-        *self.stage() = Stage::Writing { memory, bytes, taken: false };
+        *self.stage() = ContentsStage::Writing { memory, bytes, taken: false };
     }
 
     /// The state is about to be read.
     pub fn begin_reading(&self, kept: KeptContents) {
-        *self.stage() = Stage::Reading { kept, memory: None };
+        *self.stage() = ContentsStage::Reading { kept, memory: None };
     }
 
     /// Memory for exactly so many bytes, once; `None`: they have to go into the pieces.
     pub fn to_write(&self, wanted: u64) -> Option<NonNull<c_void>> {
         match &mut *self.stage() {
-            Stage::Writing { memory, bytes, taken } if *bytes == wanted && wanted > 0 && !*taken => {
+            ContentsStage::Writing { memory, bytes, taken } if *bytes == wanted && wanted > 0 && !*taken => {
                 *taken = true;
                 Some(memory.at)
             }
@@ -154,7 +154,7 @@ impl Contents {
     /// are made again should find the address space of the old process.
     pub fn to_read(&self, wanted: u64) -> Option<NonNull<c_void>> {
         match &mut *self.stage() {
-            Stage::Reading { kept, memory } if kept.bytes == wanted => {
+            ContentsStage::Reading { kept, memory } if kept.bytes == wanted => {
                 if memory.is_none() {
                     *memory = Mapped::new(&kept.file, kept.offset, kept.bytes, false).ok();
                 }
@@ -167,13 +167,13 @@ impl Contents {
     /// The state is written or read, or is not: what is left to be given back.
     pub fn end(&self) -> Option<Mapped> {
         match std::mem::take(&mut *self.stage()) {
-            Stage::None => None,
-            Stage::Writing { memory, .. } => Some(memory),
-            Stage::Reading { memory, .. } => memory,
+            ContentsStage::None => None,
+            ContentsStage::Writing { memory, .. } => Some(memory),
+            ContentsStage::Reading { memory, .. } => memory,
         }
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn stage(&self) -> MutexGuard<'_, ContentsStage> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
