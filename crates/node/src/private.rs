@@ -1,7 +1,7 @@
 //! A directory that only its owner can enter, with a name nobody can guess.
 
 use crate::NodeError;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use std::{
     fs::{self, DirBuilder, File},
     io,
@@ -124,32 +124,53 @@ fn random_name() -> io::Result<String> {
 }
 
 fn lock(directory: &Path) -> io::Result<File> {
-    // A process that may enter the directory cannot hold the lock.
-    let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(directory.join(LOCK))?;
+    hold(File::options().create(true).truncate(true).write(true).mode(0o600).open(directory.join(LOCK))?)
+}
+
+/// The lock of a directory that has one. A process that may enter the directory cannot hold the lock.
+fn lock_existing(directory: &Path) -> io::Result<File> {
+    hold(File::options().write(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(directory.join(LOCK))?)
+}
+
+fn hold(file: File) -> io::Result<File> {
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
+}
+
+/// True for a name that [`random_name`] makes. Other directories whose names begin alike are somebody's own.
+fn is_random_name(name: &str) -> bool {
+    name.len() == 24 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn own_directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let user = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
-        let named =
-            entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX) && name.len() == PREFIX.len() + 24);
+        let name = entry.file_name();
+        let named = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).is_some_and(is_random_name);
         let metadata = entry.metadata().ok()?;
         (named && metadata.is_dir() && metadata.uid() == user).then(|| entry.path())
     })
 }
 
-/// Removes what killed processes of this user left behind.
+/// Removes what killed processes of this user left behind: directories whose lock nothing holds, and empty ones.
 fn remove_stale(parent: &Path) {
+    remove_older(parent, STALE_AGE);
+}
+
+fn remove_older(parent: &Path, age: Duration) {
     for directory in own_directories(parent) {
         let old = fs::metadata(&directory)
             .and_then(|metadata| metadata.modified())
-            .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > STALE_AGE));
-        if old && lock(&directory).is_ok() {
-            let _ = fs::remove_dir_all(&directory);
+            .is_ok_and(|time| time.elapsed().is_ok_and(|elapsed| elapsed >= age));
+        if !old {
+            continue;
         }
+        let _ = match lock_existing(&directory) {
+            Ok(_lock) => fs::remove_dir_all(&directory),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::remove_dir(&directory),
+            Err(_) => Ok(()),
+        };
     }
 }
 
@@ -186,6 +207,33 @@ mod tests {
     fn live_directories_are_not_stale() {
         let directory = PrivateDir::create().unwrap();
         assert!(lock(directory.path()).is_err(), "a second lock must fail while the owner lives");
+    }
+
+    #[test]
+    fn only_what_killed_nodes_left_is_removed() {
+        let root = PrivateDir::create().unwrap();
+        let parent = root.path().join("parent");
+        fs::create_dir(&parent).unwrap();
+        let make = |name: &str, files: &[&str]| {
+            let directory = parent.join(name);
+            fs::create_dir(&directory).unwrap();
+            files.iter().for_each(|file| fs::write(directory.join(file), "").unwrap());
+        };
+        make("aviary-0123456789abcdef01234567", &[LOCK, "node.sock"]);
+        make("aviary-1123456789abcdef01234567", &[]);
+        // 24 characters of another kind, another length, files but no lock.
+        let others =
+            ["aviary-lapis-combinations-31406", "aviary-0123456789ABCDEF01234567", "aviary-0123456789abcdef0123456"];
+        others.iter().for_each(|name| make(name, &[LOCK]));
+        make("aviary-2123456789abcdef01234567", &["results"]);
+        let used = PrivateDir::create_in(&parent, 0o700).unwrap();
+        remove_older(&parent, Duration::ZERO);
+        let mut left: Vec<_> = fs::read_dir(&parent).unwrap().flatten().map(|entry| entry.path()).collect();
+        let mut expected: Vec<_> = others.iter().map(|name| parent.join(name)).collect();
+        expected.extend([parent.join("aviary-2123456789abcdef01234567"), used.path().to_owned()]);
+        left.sort();
+        expected.sort();
+        assert_eq!(left, expected);
     }
 
     #[test]
