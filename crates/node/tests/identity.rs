@@ -133,7 +133,8 @@ fn fake_gateway() {
     BufReader::new(connection.try_clone().unwrap()).read_line(&mut line).unwrap();
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let report = pidfd_getfd(own, 3, PidfdGetfdFlags::empty()).unwrap();
-    rustix::io::write(report, format!("{}\t{:x}\n", line.trim(), std::process::id()).as_bytes()).unwrap();
+    let told = format!("{}\t{:x}\t{:x}\tnew\n", line.trim(), std::process::id(), std::process::id());
+    rustix::io::write(report, told.as_bytes()).unwrap();
     let attached = UnixStream::connect(node).unwrap();
     let answer = first_answer(&attached);
     let mut connection = connection;
