@@ -120,5 +120,6 @@ PROGRAMS = (
 EXCLUDED = {
     "hold": "waits to be killed: the cases of operators move it",
     "hostile": "writes over shared memory at random: hostile_cases.py moves it beside a program that notices nothing",
+    "pending": "waits until its API server has been ended, as testapi's own tests do",
     "nuisance": "works until it is killed: hostile_cases.py moves it in the same way",
 }
