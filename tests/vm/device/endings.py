@@ -23,7 +23,7 @@ def unchanged(world, before):
     after = world.settle()
     differ = {who: (count, after[who]) for who, count in before.items() if who in after and after[who] != count}
     if differ:
-        raise Wrong(f"descriptors before and after: {differ}")
+        raise Wrong(f"descriptors before and after: {differ}, of the node now: {sorted(descriptors(world.node.pid))}")
 
 
 def a_process_is_killed(world):

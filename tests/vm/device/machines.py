@@ -25,6 +25,8 @@ from runtimes import CACHE, Outcome, Place, compile_c  # noqa: E402
 
 # One start of a VM usually takes 4 s; a busy machine has been seen to take 47.
 BOOT = 180
+# So many looks in a row find the same descriptors open before they count as those that stay.
+STEADY_LOOKS = 30
 FETCHED = ROOT / "target/cache/vm"
 CUDA = ROOT / "target/cuda-tests"
 HAS_CUDA = (ROOT / "target/aviary/cuda/libcuda.so.1").exists()
@@ -303,11 +305,22 @@ class World:
             report = self.node.report()
             if not report or report["sessions"] or not report["zygote"]:
                 return False
-            return len(self.node.servers()) == report["spares"] + 1 + len(devices)
+            return report["spares"] and len(self.node.servers()) == report["spares"] + 1 + len(devices)
+
+        def counted():
+            return {"node": len(descriptors(self.node.pid)), **{pid: len(descriptors(pid)) for pid in devices}}
+
+        seen = []
+
+        def steady():
+            """The node may not have all of a spare that has just come, or still have some of a process that has gone."""
+            counts = counted()
+            seen.append(counts if settled() else None)
+            return len(seen) >= STEADY_LOOKS and seen[-1] and all(counts == seen[-1] for counts in seen[-STEADY_LOOKS:])
 
         wait_until(seconds, "no session and no API server is left", settled)
-        time.sleep(0.1)
-        return {"node": len(descriptors(self.node.pid)), **{pid: len(descriptors(pid)) for pid in devices}}
+        wait_until(seconds, "what the node and the devices have open stays as it is", steady)
+        return seen[-1]
 
     def end(self):
         for vm in self.vms.values():
