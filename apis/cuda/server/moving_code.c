@@ -150,7 +150,7 @@ static int put_variables(const struct code *code, enum code_kind kind, CUcontext
         if (status == CUDA_ERROR_NOT_FOUND && code->variables.names[i][0] == '$')
             continue;
         struct content content = {aviary_object_id(context), i, bytes};
-        struct cuda_moved_part part = {context, pointer, bytes};
+        struct cuda_moved_part part = {context, pointer, bytes, 0};
         if (status != CUDA_SUCCESS || !pointer || is_managed(pointer) || !cuda_put_head(output, &content, sizeof content)
             || !cuda_put_part(output, part))
             return 0;
