@@ -252,6 +252,19 @@ FATES = {"prepared": BEFORE_THE_STATE, "ordered": BEFORE_THE_STATE, "captured": 
 PARK_STATES = [state for state in STATES if state not in ("asked", "announced", "preparing")]
 
 
+def goes_on_after(move, node, program, fate, victim):
+    """The session of an attempt to park that is disturbed is parked or not, as `fate` says, runs, parks and runs to its end."""
+    wait_until(HANG, "the attempt is over", lambda: "underway" not in move.status())
+    if fate == "parked":
+        is_parked(program)
+        if tenant_used(node) != (0, 0):
+            raise Wrong(f"{victim}: used and held {tenant_used(node)}")
+    runs(program)
+    park(node, program.session)
+    runs(program)
+    program.end()
+
+
 def dies_while_parking(state):
     """Old, new or both API servers die in one state of parking."""
     def case(tools):
@@ -264,15 +277,7 @@ def dies_while_parking(state):
                 if fate == "lost":
                     program.is_lost()
                 else:
-                    wait_until(HANG, "the attempt is over", lambda m=move: "underway" not in m.status())
-                    if fate == "parked":
-                        is_parked(program)
-                        if tenant_used(node) != (0, 0):
-                            raise Wrong(f"{victim}: used and held {tenant_used(node)}")
-                    runs(program)
-                    park(node, program.session)
-                    runs(program)
-                    program.end()
+                    goes_on_after(move, node, program, fate, victim)
                 nothing_is_left(node, f"{state}, {victim}")
     return case
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from fault_cases import kill
 from harness.process import HANG, Wrong, alive, wait_until
 from operator_cases import node_and_guests, tenant_used
-from parking_cases import HaltedPark, Told, command, is_parked, nothing_is_left, park, runs
+from parking_cases import HaltedPark, Told, command, goes_on_after, is_parked, nothing_is_left, park, runs
 
 DIFFERS = "ta_buffer_place, made again, answers another value than it did"
 # Deaths while a session is rehearsed, and where it is then. Without the old API server it is parked whatever the rehearsal says.
@@ -114,15 +114,7 @@ def dies_while_rehearsing(state):
                 move = HaltedPark(node, program.session, state)
                 kill(move.old if victim == "old" else move.new)
                 move.release()
-                wait_until(HANG, "the attempt is over", lambda m=move: "underway" not in m.status())
-                if fate == "parked":
-                    is_parked(program)
-                    if tenant_used(node) != (0, 0):
-                        raise Wrong(f"{victim}: used and held {tenant_used(node)}")
-                runs(program)
-                park(node, program.session)
-                runs(program)
-                program.end()
+                goes_on_after(move, node, program, fate, victim)
                 nothing_is_left(node, f"{state}, {victim}")
     return case
 
