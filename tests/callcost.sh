@@ -1,4 +1,3 @@
 #!/bin/sh
-# harness: alone
 # Instructions and system calls of a call, against the baseline.
 exec python3 "$(dirname "$0")/../bench/callcost.py" check

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "onnxruntime_types.h"
+#include "external.h"
+
+/* Bytes of a path that a text has at most. */
+enum { LONGEST_PATH = 4096 };
 
 /* Three exist, and nobody owns them: releasing one does nothing. */
 struct made_status {
@@ -93,6 +96,48 @@ static void *read_file(const char *path, size_t *size) {
     return content;
 }
 
+/* A session of a model whose other files are in its folder. */
+static OrtStatus *session_beside(const OrtApi *api, const OrtEnv *env, const char *path, const void *model, size_t size,
+                                 const OrtSessionOptions *options, OrtSession **out) {
+    OrtSessionOptions *own = NULL;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+    OrtStatus *status = options ? api->CloneSessionOptions(options, &own) : api->CreateSessionOptions(&own);
+    if (!status && !folder)
+        status = api->CreateStatus(ORT_FAIL, "no memory for the name of the model's folder");
+    if (!status)
+        status = api->AddSessionConfigEntry(own, EXTERNAL_FOLDER, folder);
+    if (!status)
+        status = api->CreateSessionFromArray(env, model, size, own, out);
+    if (own)
+        api->ReleaseSessionOptions(own);
+    free(folder);
+    return status;
+}
+
+/* What the library says of a file that cannot be read. */
+static OrtStatus *unread(const OrtApi *api, const char *path, int reason) {
+    char text[2 * LONGEST_PATH + 64];
+    if (reason == ENOENT)
+        snprintf(text, sizeof text, "Load model from %.*s failed:Load model %.*s failed. File doesn't exist", LONGEST_PATH, path, LONGEST_PATH,
+                 path);
+    else
+        snprintf(text, sizeof text, "Load model from %.*s failed:%s", LONGEST_PATH, path, strerror(reason));
+    return api->CreateStatus(ORT_NO_SUCHFILE, text);
+}
+
+/* What it says of a model that it has read and cannot load: of one in memory it does not say where that is from. */
+static OrtStatus *naming(const OrtApi *api, const char *path, OrtStatus *status) {
+    char text[2 * LONGEST_PATH];
+    OrtErrorCode code = api->GetErrorCode(status);
+    if (code != ORT_INVALID_PROTOBUF && code != ORT_INVALID_GRAPH)
+        return status;
+    snprintf(text, sizeof text, "Load model from %.*s failed:%s", LONGEST_PATH, path,
+             code == ORT_INVALID_PROTOBUF ? "Protobuf parsing failed." : api->GetErrorMessage(status));
+    api->ReleaseStatus(status);
+    return api->CreateStatus(code, text);
+}
+
 OrtStatus *session_from_file(const OrtEnv *env, const char *path, const OrtSessionOptions *options, OrtSession **out) {
     const OrtApiBase *base = OrtGetApiBase();
     const OrtApi *api = base ? base->GetApi(ORT_API_VERSION) : NULL;
@@ -102,12 +147,10 @@ OrtStatus *session_from_file(const OrtEnv *env, const char *path, const OrtSessi
     if (!path)
         return made_status(0);
     void *model = read_file(path, &size);
-    if (!model) {
-        char text[4352];
-        snprintf(text, sizeof text, "Load model from %.4096s failed: %s", path, strerror(errno));
-        return api->CreateStatus(ORT_NO_SUCHFILE, text);
-    }
-    OrtStatus *status = api->CreateSessionFromArray(env, model, size, options, out);
+    if (!model)
+        return unread(api, path, errno);
+    OrtStatus *status = has_external(model, size) ? session_beside(api, env, path, model, size, options, out)
+                                                  : api->CreateSessionFromArray(env, model, size, options, out);
     free(model);
-    return status;
+    return status ? naming(api, path, status) : NULL;
 }

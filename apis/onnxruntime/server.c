@@ -1,6 +1,10 @@
 /* The vendor's tables, and what it says of statuses and tensors. */
 #include <aviary/server.h>
+#include <pthread.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "onnxruntime_types.h"
 
@@ -9,9 +13,60 @@ const void *vendor_base(void) {
     return get ? get() : NULL;
 }
 
-const void *vendor_api(void) {
+/* Bytes of the table of each version: it ends behind the last function that came with that version. */
+#define ENDS(last) (offsetof(OrtApi, last) + sizeof(void *))
+static const size_t table_bytes[ORT_API_VERSION + 1] = {
+    [1] = ENDS(ReleaseCustomOpDomain),
+    [2] = ENDS(ReleaseModelMetadata),
+    [3] = ENDS(AddFreeDimensionOverrideByName),
+    [4] = ENDS(ReleaseAvailableProviders),
+    [5] = ENDS(SetGlobalSpinControl),
+    [6] = ENDS(ReleaseArenaCfg),
+    [7] = ENDS(GetCurrentGpuDeviceId),
+    [8] = ENDS(CreateSessionFromArrayWithPrepackedWeightsContainer),
+    [9] = ENDS(GetSparseTensorIndices),
+    [10] = ENDS(SynchronizeBoundOutputs),
+    [11] = ENDS(SessionOptionsAppendExecutionProvider_MIGraphX),
+    [12] = ENDS(ReleaseKernelInfo),
+    [13] = ENDS(ReleaseCANNProviderOptions),
+    [14] = ENDS(GetSessionConfigEntry),
+    [15] = ENDS(GetBuildInfoString),
+    [16] = ENDS(KernelContext_GetResource),
+    [17] = ENDS(SessionOptionsAppendExecutionProvider_OpenVINO_V2),
+    [18] = ENDS(AddExternalInitializersFromFilesInMemory),
+    [19] = ENDS(AddExternalInitializersFromFilesInMemory),
+    [20] = ENDS(SetEpDynamicOptions),
+    [21] = ENDS(SetEpDynamicOptions),
+    [22] = ENDS(GetEpApi),
+    [23] = ENDS(CreateExternalInitializerInfo),
+    [ORT_API_VERSION] = sizeof(OrtApi),
+};
+
+/* The table of a library that is older than the header, as far as it goes; NULL behind. Written once, read by all calls. */
+static OrtApi older;
+static const OrtApi *found;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void find_api(void) {
     const OrtApiBase *base = vendor_base();
-    return base ? base->GetApi(ORT_API_VERSION) : NULL;
+    unsigned int version = 0;
+    if (!base)
+        return;
+    /* "1.17.3" has version 17. It is not tried: the library prints a line for each version that it lacks. */
+    if (sscanf(base->GetVersionString(), "1.%u", &version) != 1 || version >= ORT_API_VERSION) {
+        found = base->GetApi(ORT_API_VERSION);
+        return;
+    }
+    const OrtApi *api = base->GetApi(version);
+    if (!api)
+        return;
+    memcpy(&older, api, table_bytes[version]);
+    found = &older;
+}
+
+const void *vendor_api(void) {
+    pthread_once(&once, find_api);
+    return found;
 }
 
 const void *default_allocator(void) {

@@ -9,6 +9,10 @@
 /* In the place of a file's size: the name is that of a folder. */
 #define OPENCL_INCLUDED_FOLDER UINT64_MAX
 
+/* Newer than the headers here (cl_khr_spirv_queries): lists of texts. */
+#define OPENCL_DEVICE_SPIRV_EXTENDED_INSTRUCTION_SETS 0x12B9
+#define OPENCL_DEVICE_SPIRV_EXTENSIONS 0x12BA
+
 /* The files that the sources of this program may include when it is built next, as the guest has them. The text is a list: a name
  * (absolute, with its NUL), 8 bytes of its size, and so many bytes of content; the first name is the application's working folder. */
 cl_int aviaryPlaceIncludes(cl_program program, const char *files, size_t size);

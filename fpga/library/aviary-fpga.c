@@ -3,6 +3,7 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -58,26 +59,36 @@ static int set_up(aviary_fpga *card, size_t state_bytes, size_t slice_bytes)
     return fpga_ask_locked(card, (struct request){STATE, 0, {(uintptr_t)state}}, NULL);
 }
 
-EXPORTED int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count)
+/* Asks for one port after the other until there are no more, which is ESRCH. */
+static int list_ports(int socket, struct aviary_fpga_port *ports, unsigned room, unsigned *count)
 {
-    int socket, error = 0;
+    int error = 0;
 
-    if (!count || (room && !ports))
-        return -EINVAL;
-    *count = 0;
-    socket = fpga_connect();
-    if (socket < 0)
-        return socket;
-    while (!error) {
+    for (*count = 0; !error; *count += !error) {
         struct reply reply;
 
         error = fpga_exchange(socket, (struct request){PORT, VERSION, {*count}}, -1, &reply, NULL);
         if (!error && *count < room)
             memcpy(&ports[*count], reply.words, sizeof *ports);
-        *count += !error;
     }
-    close(socket);
-    /* The end of the list. */
+    return error;
+}
+
+EXPORTED int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count)
+{
+    /* A connection that only looks counts as a session as long as it is there: one at a time. */
+    static pthread_mutex_t one_looks = PTHREAD_MUTEX_INITIALIZER;
+    int socket, error;
+
+    if (!count || (room && !ports))
+        return -EINVAL;
+    *count = 0;
+    pthread_mutex_lock(&one_looks);
+    socket = fpga_connect();
+    error = socket < 0 ? socket : list_ports(socket, ports, room, count);
+    if (socket >= 0)
+        fpga_end_connection(socket);
+    pthread_mutex_unlock(&one_looks);
     return error == -ESRCH ? 0 : error;
 }
 
@@ -95,6 +106,7 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
     if (!card)
         return -ENOMEM;
     pthread_mutex_init(&card->lock, NULL);
+    card->file = -1;
     card->socket = fpga_connect();
     error = card->socket < 0 ? card->socket : fpga_ask_locked(card, hello, &reply);
     if (!error)
@@ -107,18 +119,40 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
     return 0;
 }
 
+/* Leaves the card; the region is still there. */
+static void leave(aviary_fpga *card)
+{
+    /* The card ends the job before it lets go of the memory, which stays mapped there until then. */
+    if (card->socket >= 0)
+        close(card->socket);
+}
+
+static void drop(aviary_fpga *card)
+{
+    fpga_drop_blocks(card);
+    if (card->file >= 0)
+        close(card->file);
+    pthread_mutex_destroy(&card->lock);
+    free(card);
+}
+
 EXPORTED void aviary_fpga_disconnect(aviary_fpga *card)
 {
     if (!card)
         return;
-    /* The card ends the job before it lets go of the memory, which stays mapped there until then. */
-    if (card->socket >= 0)
-        close(card->socket);
-    fpga_drop_blocks(card);
+    leave(card);
     if (card->reserved)
         munmap(card->reserved, card->reserved_bytes);
-    pthread_mutex_destroy(&card->lock);
-    free(card);
+    drop(card);
+}
+
+EXPORTED void aviary_fpga_detach(aviary_fpga *card)
+{
+    if (!card)
+        return;
+    leave(card);
+    fpga_return_gaps(card);
+    drop(card);
 }
 
 EXPORTED int aviary_fpga_reset(aviary_fpga *card)
@@ -210,9 +244,47 @@ EXPORTED int aviary_fpga_status(aviary_fpga *card, struct aviary_fpga_status *st
     struct reply reply;
     int error = fpga_ask_locked(card, (struct request){INFO, 0, {0}}, &reply);
 
+    if (error)
+        return error;
+    *status = (struct aviary_fpga_status){0};
+    memcpy(status, reply.words, sizeof reply.words);
+    if (status->phase != AVIARY_FPGA_FAILED)
+        return 0;
+    error = fpga_ask_locked(card, (struct request){FAULT, 0, {0}}, &reply);
     if (!error)
-        memcpy(status, reply.words, sizeof *status);
+        memcpy(&status->fault, reply.words, 4 * sizeof reply.words[0]);
     return error;
+}
+
+/* What a fault is, by enum aviary_fpga_fault. */
+static const char *const FAULTS[] = {
+    [AVIARY_FPGA_NOT_MAPPED] = "no memory is mapped there",
+    [AVIARY_FPGA_READ_ONLY_MEMORY] = "the memory there is mapped to be read only",
+    [AVIARY_FPGA_BELOW] = "the address is below the program's 64 GB",
+    [AVIARY_FPGA_ABOVE] = "the address is above the program's 64 GB",
+    [AVIARY_FPGA_SHAPE] = "it is no request of 1 to 4 lines that the monitor carries",
+    [AVIARY_FPGA_SILENT] = "the accelerator did not answer",
+    [AVIARY_FPGA_STUCK] = "the job did not save its state in time when another's turn began",
+    [AVIARY_FPGA_OWN_ERROR] = "the accelerator says so itself: no request of it was refused",
+};
+
+EXPORTED int aviary_fpga_explain_job(aviary_fpga *card, char *text, size_t bytes)
+{
+    struct aviary_fpga_status status;
+    int error = text && bytes ? aviary_fpga_status(card, &status) : -EINVAL;
+    const char *cause;
+
+    if (error)
+        return error;
+    cause = status.fault < sizeof FAULTS / sizeof *FAULTS && FAULTS[status.fault] ? FAULTS[status.fault] : "for a reason that is not known";
+    if (status.phase != AVIARY_FPGA_FAILED)
+        snprintf(text, bytes, "the job has not failed");
+    else if (status.fault >= AVIARY_FPGA_NOT_MAPPED && status.fault <= AVIARY_FPGA_SHAPE)
+        snprintf(text, bytes, "a %s 0x%llx was refused at cycle %llu: %s", status.fault_write ? "write to" : "read of",
+                 (unsigned long long)status.fault_address, (unsigned long long)status.fault_cycle, cause);
+    else
+        snprintf(text, bytes, "at cycle %llu: %s", (unsigned long long)status.fault_cycle, cause);
+    return 0;
 }
 
 EXPORTED const char *aviary_fpga_explain(int error)
@@ -226,7 +298,7 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case EPROTONOSUPPORT: return "library and card are of different versions: install both of one release";
     case ENOENT: return "the card has no accelerator of this type that the program may use";
     case ENXIO: return "there is no card at AVIARY_FPGA: it has ended, or the path is another one";
-    case ENODEV: return "the node's card is not there: its log says why";
+    case ENODEV: return "the node's card is not available: the node's log says why";
     case EACCES: return "this user or tenant may not use the card: its owner can change the socket's mode and the tenant's apis";
     case EUSERS: return "the user, tenant or card has as many sessions as allowed: end another program";
     case EAGAIN: return "the node could not hand the connection to its card: try again; the node's log says why";
@@ -234,8 +306,11 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case EFAULT: return "the memory is not the program's alone: it is not mapped, not writable, or shared with other processes";
     case EEXIST: return "the memory is mapped for the accelerator already";
     case ENOMEM: return "there is no more memory for the accelerator: free some, or raise the limit (fpga_memory of the tenant on a node)";
+    case E2BIG: return "more than 65,536 pages are mapped: use memory whose address and offset in its file are multiples of 2 MB, or free some";
+    case EMFILE: return "the card has as many files of this program as it takes (64), or as many of all as it may open: free memory of other files, or start the card with a higher limit (ulimit -n)";
+    case EBADF: return "the file is no memfd of ordinary pages, sealed against shrinking, with so many bytes";
     case EBUSY: return "a job is queued or runs: wait for it, or reset the accelerator";
-    case EIO: return "the job failed: it used an address outside of its memory, or did not answer; reset the accelerator";
+    case EIO: return "the job failed, aviary_fpga_explain_job() says why; reset the accelerator";
     case ETIMEDOUT: return "the job still runs";
     case EINVAL: return "an argument is not valid";
     default: return strerror(error < 0 ? -error : error);

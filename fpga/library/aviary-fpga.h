@@ -28,6 +28,19 @@ enum aviary_fpga_phase {
     AVIARY_FPGA_FAILED = 4   /* a request was refused or failed; until a reset */
 };
 
+/* The first fault of a job that has failed. */
+enum aviary_fpga_fault {
+    AVIARY_FPGA_NO_FAULT = 0,
+    AVIARY_FPGA_NOT_MAPPED = 1,       /* no memory is mapped at the address */
+    AVIARY_FPGA_READ_ONLY_MEMORY = 2, /* a write to memory that is mapped to be read only */
+    AVIARY_FPGA_BELOW = 3,            /* the address is below the program's 64 GB */
+    AVIARY_FPGA_ABOVE = 4,            /* above them */
+    AVIARY_FPGA_SHAPE = 5,            /* no request of 1 to 4 lines that the monitor carries */
+    AVIARY_FPGA_SILENT = 6,           /* the accelerator did not answer */
+    AVIARY_FPGA_STUCK = 7,            /* it did not save its state in time for another's turn */
+    AVIARY_FPGA_OWN_ERROR = 8         /* the accelerator's own error: no request was refused */
+};
+
 struct aviary_fpga_status {
     uint64_t phase;       /* enum aviary_fpga_phase */
     uint64_t port;        /* the card's port at which it is */
@@ -36,6 +49,10 @@ struct aviary_fpga_status {
     uint64_t mapped;      /* bytes */
     uint64_t refused;     /* requests outside of the program's memory */
     uint64_t bad_accesses; /* of registers: wrong size or place */
+    uint64_t fault;         /* enum aviary_fpga_fault; what follows is 0 where no request was refused */
+    uint64_t fault_write;   /* 1: the request was a write */
+    uint64_t fault_address; /* of its line of 64 bytes, as the accelerator gave it */
+    uint64_t fault_cycle;   /* of the card's clock, when it was seen */
 };
 
 /* A port of the card that the program may use. */
@@ -54,6 +71,8 @@ int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, unsigned *co
 int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator);
 /* Ends the job and gives back the memory, which must not be used any more. NULL is allowed. */
 void aviary_fpga_disconnect(aviary_fpga *accelerator);
+/* The same, but memory of aviary_fpga_malloc and aviary_fpga_map stays where it is, as memory of the program until that ends. */
+void aviary_fpga_detach(aviary_fpga *accelerator);
 /* Ends the job and forgets the registers. Memory stays. */
 int aviary_fpga_reset(aviary_fpga *accelerator);
 
@@ -93,6 +112,9 @@ int aviary_fpga_wait(aviary_fpga *accelerator, int timeout_ms);
  * from an eventfd. A job that ends raises vector 0. Close it when it is not needed; the vector's next one takes its place. */
 int aviary_fpga_event(aviary_fpga *accelerator, unsigned vector, int *descriptor);
 int aviary_fpga_status(aviary_fpga *accelerator, struct aviary_fpga_status *status);
+
+/* What went wrong first in a job that has failed, in words. */
+int aviary_fpga_explain_job(aviary_fpga *accelerator, char *text, size_t bytes);
 
 /* An error of these functions in words, with what to do. */
 const char *aviary_fpga_explain(int error);

@@ -4,13 +4,14 @@
 #include "aviary-fpga.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 
 #define EXPORTED __attribute__((visibility("default")))
 #define HUGE_PAGE ((size_t)2 << 20)
 
 /* Kinds of requests, and the version; crates/fpga/src/link/message.rs. */
-enum { VERSION = 3 };
-enum kind { HELLO = 1, READ, WRITE, BASE, STATE, MAP, UNMAP, RESET, WAIT, INFO, INTERRUPT, PORT };
+enum { VERSION = 4 };
+enum kind { HELLO = 1, READ, WRITE, BASE, STATE, MAP, UNMAP, RESET, WAIT, INFO, INTERRUPT, PORT, MEMORY, FORGET, FAULT };
 
 struct request {
     uint32_t kind, small;
@@ -24,6 +25,19 @@ struct reply {
 
 _Static_assert(sizeof(struct request) == 64 && sizeof(struct reply) == 64, "messages have 64 bytes");
 
+/* A file that the card knows. */
+struct memory {
+    uint64_t id;
+    dev_t device;
+    ino_t inode;
+    /* Bytes from the beginning of the file that the card has mapped, and if it may write there. */
+    uint64_t length;
+    int writable;
+    /* Blocks in it. */
+    unsigned uses;
+    struct memory *next;
+};
+
 /* Memory that is mapped for the accelerator, in the order of its IO addresses. */
 struct block {
     /* Its place in the region, and its bytes. */
@@ -32,13 +46,15 @@ struct block {
     /* The program's address: `place`, unless the memory was there before; NULL: a file of others. */
     char *address;
     enum {
-        /* Memory of the library in the region. */
+        /* Memory of the library in the region: pages of its file. */
         OWN,
-        /* Memory of the program that lies in a file of the library now: it gets pages of its own again. */
+        /* Memory of the program whose pages are those of the library's file now: it gets pages of its own again. */
         BORROWED,
         /* A file of others, of which this process may have nothing mapped. */
         FOREIGN
     } kind;
+    /* The file in which it is. */
+    struct memory *memory;
     struct block *next;
 };
 
@@ -50,10 +66,17 @@ struct aviary_fpga {
     char *reserved, *region;
     size_t reserved_bytes, region_bytes;
     struct block *blocks;
+    /* The library's own file: memory that the card maps as well, at its place in the region. -1: there is none yet. */
+    int file;
+    uint64_t file_bytes;
+    struct memory *memories;
+    uint64_t next_memory;
 };
 
 /* Connects to the card. The socket, or a negative error. */
 int fpga_connect(void);
+/* Ends a connection and waits until the card has noticed, a second at most: until then it counts as a session of the tenant. */
+void fpga_end_connection(int socket);
 /* The two halves of a GUID, the first one higher. False: the text is none. */
 int fpga_parse_guid(const char *text, uint64_t words[2]);
 /* Sends a request, with `descriptor` unless that is -1, and takes its reply; `came` gets the reply's descriptor or -1, unless it
@@ -63,7 +86,13 @@ int fpga_exchange(int socket, struct request request, int descriptor, struct rep
 int fpga_ask(aviary_fpga *card, struct request request, int descriptor, struct reply *reply);
 /* The same under the lock. */
 int fpga_ask_locked(aviary_fpga *card, struct request request, struct reply *reply);
-/* Forgets the blocks of a card that is left. */
+/* Gives the addresses of the region that no block of the program has back. */
+void fpga_return_gaps(aviary_fpga *card);
+/* Forgets the blocks and memories of a card that is left. */
 void fpga_drop_blocks(aviary_fpga *card);
+/* With the lock: a file of which the card knows at least `length` bytes, with one use more. A negative error. */
+int fpga_use_memory(aviary_fpga *card, int file, uint64_t length, int writable, struct memory **memory);
+/* With the lock: one use less. The last one makes the card forget the file. */
+void fpga_release_memory(aviary_fpga *card, struct memory *memory);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -119,6 +120,18 @@ static int (*_Atomic connector)(void);
 EXPORTED void aviary_fpga_connect_by(int (*connect)(void))
 {
     atomic_store(&connector, connect);
+}
+
+void fpga_end_connection(int socket)
+{
+    struct timeval most = {.tv_sec = 1};
+    char byte;
+
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    shutdown(socket, SHUT_WR);
+    while (recv(socket, &byte, 1, 0) > 0 || errno == EINTR)
+        errno = 0;
+    close(socket);
 }
 
 int fpga_connect(void)

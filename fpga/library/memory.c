@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* The name of files with memory, as /proc/self/maps shows it. */
@@ -33,18 +34,30 @@ static struct block **gap(aviary_fpga *card, size_t length, char **place)
     return (size_t)(card->region + card->region_bytes - *place) >= length ? link : NULL;
 }
 
-/* Memory in a file that the card maps as well, sealed so that it cannot shrink under the card. */
-static int shared_file(size_t length)
+/* With the lock: the library's file, as long as the region, sealed so that it cannot shrink under the card. Pages come when they
+ * are used. A process that may write no files so long (ulimit -f) has as much memory as it may. A negative error. */
+static int own_file(aviary_fpga *card)
 {
-    int file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct rlimit most;
+    uint64_t bytes = card->region_bytes;
+    int file;
 
-    if (file >= 0 && (ftruncate(file, (off_t)length) != 0 || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0)) {
+    if (card->file >= 0)
+        return 0;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes)
+        bytes = most.rlim_cur & ~(uint64_t)(HUGE_PAGE - 1);
+    file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file >= 0 && (ftruncate(file, (off_t)bytes) != 0 || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0)) {
         int error = errno;
         close(file);
         errno = error;
-        return -1;
+        file = -1;
     }
-    return file;
+    if (file < 0)
+        return -errno;
+    card->file = file;
+    card->file_bytes = bytes;
+    return 0;
 }
 
 static void *reserve_again(void *place, size_t length)
@@ -52,12 +65,12 @@ static void *reserve_again(void *place, size_t length)
     return mmap(place, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-/* Pages with the content of `length` bytes at `address` take the place of those. `file`: they are its pages, otherwise the
- * program's own. The content is what it was when the copy passed it: other threads must not write meanwhile. */
-static int replace_pages(char *address, size_t length, int file)
+/* Pages with the content of `length` bytes at `address` take the place of those. `file`: they are its pages from `offset` on,
+ * otherwise the program's own. The content is what it was when the copy passed it: other threads must not write meanwhile. */
+static int replace_pages(char *address, size_t length, int file, uint64_t offset)
 {
     int flags = file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-    void *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, file, 0);
+    void *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, file, (off_t)offset);
 
     if (copy == MAP_FAILED)
         return -errno;
@@ -99,32 +112,63 @@ static int overlaps(const struct block *blocks, const char *address, size_t leng
     return 0;
 }
 
-/* Gives the pages of a borrowed block, or the places in the region, back. A program that has unmapped its memory keeps what it
- * has there now. */
-static void let_go(const struct block *block)
+/* Its place in the library's file. */
+static uint64_t offset_of(const aviary_fpga *card, const struct block *block)
 {
+    return (uint64_t)(block->place - card->region);
+}
+
+/* Gives the pages of a borrowed block, or the places in the region, back, and the pages of the library's file to the system. A
+ * program that has unmapped its memory keeps what it has there now. */
+static void let_go(const aviary_fpga *card, const struct block *block)
+{
+    if (block->kind == FOREIGN)
+        return;
     if (block->kind == OWN)
         reserve_again(block->place, block->length);
-    else if (block->kind == BORROWED && is_mapped(block->address, block->length, "rw-s", FILE_NAME))
-        replace_pages(block->address, block->length, -1);
+    else if (is_mapped(block->address, block->length, "rw-s", FILE_NAME))
+        replace_pages(block->address, block->length, -1, 0);
+    /* Files in memory have holes; the next user of the place gets zeros. */
+    fallocate(card->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset_of(card, block), (off_t)block->length);
+}
+
+/* Puts the library's pages where the program has or gets them. */
+static int show_block(const aviary_fpga *card, const struct block *block)
+{
+    uint64_t offset = offset_of(card, block);
+
+    if (block->kind == BORROWED)
+        return replace_pages(block->address, block->length, card->file, offset);
+    if (mmap(block->address, block->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, card->file, (off_t)offset) == MAP_FAILED)
+        return -errno;
+    return 0;
 }
 
 /* Puts a file's pages where the program has or gets them, and tells the card. */
-static int map_block(aviary_fpga *card, const struct block *block, int file, uint64_t offset, unsigned flags)
+static int map_block(aviary_fpga *card, struct block *block, int file, uint64_t offset, unsigned flags)
 {
-    struct request request = {MAP, !(flags & AVIARY_FPGA_READ_ONLY), {(uintptr_t)block->place, block->length, offset}};
-    int error = 0;
+    int writable = !(flags & AVIARY_FPGA_READ_ONLY), error;
 
-    if (block->kind == BORROWED)
-        error = replace_pages(block->address, block->length, file);
-    else if (block->kind == OWN
-             && mmap(block->address, block->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
-        error = -errno;
+    if (block->kind != FOREIGN) {
+        offset = offset_of(card, block);
+        if (offset + block->length > card->file_bytes)
+            return -ENOMEM;
+    }
+    /* The card knows the library's file once, also for memory that the accelerator may only read. */
+    error = fpga_use_memory(card, file, offset + block->length, block->kind != FOREIGN || writable, &block->memory);
     if (error)
         return error;
-    error = fpga_ask(card, request, file, NULL);
-    if (error)
-        let_go(block);
+    error = block->kind == FOREIGN ? 0 : show_block(card, block);
+    if (error) {
+        fpga_release_memory(card, block->memory);
+        return error;
+    }
+    error = fpga_ask(card, (struct request){MAP, (uint32_t)writable, {(uintptr_t)block->place, block->length, offset, block->memory->id}},
+                     -1, NULL);
+    if (error) {
+        let_go(card, block);
+        fpga_release_memory(card, block->memory);
+    }
     return error;
 }
 
@@ -154,7 +198,7 @@ static int map_locked(aviary_fpga *card, struct block wanted, int file, uint64_t
 
 EXPORTED int aviary_fpga_map(aviary_fpga *card, void **memory, size_t bytes, unsigned flags, uint64_t *io_address)
 {
-    int existing = (flags & AVIARY_FPGA_EXISTING) != 0, file, error;
+    int existing = (flags & AVIARY_FPGA_EXISTING) != 0, error;
     struct block *block;
     size_t page = existing ? (size_t)sysconf(_SC_PAGESIZE) : HUGE_PAGE;
     size_t length = (bytes + page - 1) & ~(page - 1);
@@ -167,15 +211,12 @@ EXPORTED int aviary_fpga_map(aviary_fpga *card, void **memory, size_t bytes, uns
         return -ENOMEM;
     if (existing && !is_mapped(*memory, length, "rw-p", NULL))
         return -EFAULT;
-    file = shared_file(length);
-    if (file < 0)
-        return -errno;
     pthread_mutex_lock(&card->lock);
-    error = existing && overlaps(card->blocks, *memory, length) ? -EEXIST
-        : map_locked(card, (struct block){.length = length, .address = *memory, .kind = existing ? BORROWED : OWN}, file, 0, flags,
-                     &block);
+    error = existing && overlaps(card->blocks, *memory, length) ? -EEXIST : own_file(card);
+    if (!error)
+        error = map_locked(card, (struct block){.length = length, .address = *memory, .kind = existing ? BORROWED : OWN}, card->file, 0,
+                           flags, &block);
     pthread_mutex_unlock(&card->lock);
-    close(file);
     if (error)
         return error;
     *memory = block->address;
@@ -209,7 +250,8 @@ static int unmap_locked(aviary_fpga *card, struct block **link)
 
     if (!error) {
         *link = block->next;
-        let_go(block);
+        let_go(card, block);
+        fpga_release_memory(card, block->memory);
         free(block);
     }
     return error;
@@ -258,13 +300,35 @@ EXPORTED void aviary_fpga_free(aviary_fpga *card, void *memory)
         aviary_fpga_unmap(card, memory);
 }
 
+void fpga_return_gaps(aviary_fpga *card)
+{
+    char *from = card->reserved;
+    const struct block *block;
+
+    if (!card->reserved)
+        return;
+    for (block = card->blocks; block; block = block->next) {
+        /* The first one is the library's own, for states of paused jobs. */
+        if (block->kind != OWN || block == card->blocks)
+            continue;
+        munmap(from, (size_t)(block->place - from));
+        from = block->place + whole(block->length);
+    }
+    munmap(from, (size_t)(card->reserved + card->reserved_bytes - from));
+}
+
 void fpga_drop_blocks(aviary_fpga *card)
 {
     while (card->blocks) {
         struct block *block = card->blocks;
         card->blocks = block->next;
         if (block->kind == BORROWED)
-            let_go(block);
+            let_go(card, block);
         free(block);
+    }
+    while (card->memories) {
+        struct memory *memory = card->memories;
+        card->memories = memory->next;
+        free(memory);
     }
 }

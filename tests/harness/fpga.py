@@ -27,6 +27,7 @@ def program(source, to):
     folder = libraries()
     text = source.read_text(encoding="utf-8")
     opae = "<opae/" in text or 'common.h"' in text
-    run(["cc", *FLAGS, "-I", ROOT / "fpga/library", "-I", ROOT / "fpga/opae/include", source, "-L", folder,
+    # As distributions link: a function that the library lacks is missed at the start.
+    run(["cc", *FLAGS, "-Wl,-z,now", "-pthread", "-I", ROOT / "fpga/library", "-I", ROOT / "fpga/opae/include", source, "-L", folder,
          "-lopae-c" if opae else "-laviary-fpga", f"-Wl,-rpath-link,{folder}", "-o", to])
     return to

@@ -59,7 +59,9 @@ class Node:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(HANG)
             connection.connect(str(self.socket.with_suffix(".admin")))
-            connection.sendall(json.dumps(request).encode() + b"\n")
+            secret = self.socket.with_suffix(".secret")
+            line = f"secret {secret.read_text()}\n" if secret.exists() else ""
+            connection.sendall(line.encode() + json.dumps(request).encode() + b"\n")
             text = b"".join(iter(lambda: connection.recv(65536), b""))
         return json.loads(text)
 

@@ -1,19 +1,23 @@
-"""The parts of `./x test`: what runs, what it is called, and what it must not run beside."""
+"""The parts of `./x test`: what runs, what it is called, and what must be built before."""
 
 import re
 from dataclasses import dataclass, field
 
+from harness import rust
 from harness.process import ROOT
 
 # Scripts that are parts. The last line of each is `N passed, N failed` (report.py and check.sh print it); a line
-# `# harness: WORDS` among its first says how it wants to run:
-#   alone   nothing else runs meanwhile: it counts what other work on the machine changes
-#   long    only with --long
+# `# harness: WORDS` among its first says what it needs:
+#   images  images of the simulated card, and the programs that are built with them
+#   long    runs only with --long
 SCRIPTS = ("apis/*/tests/run", "apis/*/tests/*/run", "tests/*.sh", "tests/*/run", "tests/*/*/run", "guest-driver/*/tests/run",
            "examples/*/test", "fpga/tests/run")
-WORDS = {"alone", "long"}
-# Seconds after which a part hangs.
-LIMIT = 1800
+WORDS = {"images", "long"}
+# Seconds in which a part may print nothing and compute nothing: longer than any wait in a test (HANG).
+QUIET = 300
+# Parts that build: the Rust tests, those of the models (another configuration), the program in which callcost counts, images.
+RUST, MODELS, COUNTED, IMAGES = "build-rust", "build-models", "build-counted", "build-images"
+LOOM = {"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target/loom")}
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,16 @@ class Part:
 
     name: str
     command: tuple
-    alone: bool = False
     long: bool = False
+    # Names of the parts that build what it needs.
+    after: tuple = ()
     # Added to the environment.
     environment: dict = field(default_factory=dict, hash=False)
+
+    @property
+    def builds(self):
+        """It builds, and takes as long as that takes."""
+        return self.name.startswith("build-")
 
 
 def script_name(path):
@@ -42,43 +52,65 @@ def script_words(path):
     return words
 
 
+# Needs of scripts beside images.
+NEEDS = {"callcost": (COUNTED,), "fpga-long": (RUST,)}
+
+
 def scripts():
     paths = sorted({path for pattern in SCRIPTS for path in ROOT.glob(pattern)})
     for path in paths:
         if path.is_file() and path.stat().st_mode & 0o111:
-            words = script_words(path)
-            yield Part(script_name(path), (str(path),), alone="alone" in words, long="long" in words)
+            name, words = script_name(path), script_words(path)
+            after = ((IMAGES,) if "images" in words else ()) + NEEDS.get(name, ())
+            yield Part(name, (str(path),), long="long" in words, after=after)
 
 
-def models():
-    """Ring protocols in every interleaving, and code with `unsafe` or of the wire under Miri."""
-    cargo = ("cargo", "test", "--release", "--package", "aviary-ring", "--test", "model")
-    yield Part("loom", cargo, environment={"RUSTFLAGS": "--cfg loom", "CARGO_TARGET_DIR": str(ROOT / "target/loom")})
-    yield Part("miri", (str(ROOT / "tests/miri"),))
+def harness(*words):
+    return ("python3", "-m", *words)
 
 
-def fuzz_targets():
+def rust_parts():
+    yield Part(RUST, harness("harness.rust", "build"))
+    for program in rust.programs():
+        yield Part(program.part, harness("harness.rust", program.part), after=(RUST, IMAGES) if program.images else (RUST,))
+    yield Part("rust-doc", ("cargo", "test", "--quiet", "--workspace", "--doc"), after=(RUST,))
+
+
+def other_builds():
+    """Ring protocols in every interleaving; the unit tests of the server as they are released, in which callcost counts; images."""
+    model = ("cargo", "test", "--quiet", "--release", "--manifest-path", "crates/ring/Cargo.toml", "--test", "model")
+    yield Part(MODELS, (*model, "--no-run"), environment=LOOM)
+    yield Part("loom", model, after=(MODELS,), environment=LOOM)
+    yield Part(COUNTED, ("python3", "bench/callcost.py", "build"))
+    yield Part(IMAGES, ("fpga/build", "--tests"))
+
+
+def long_parts():
+    """Code with `unsafe` or of the wire under Miri; a broken order across threads; fuzz targets with sanitizers."""
+    yield Part("miri", (str(ROOT / "tests/miri"),), long=True)
+    yield Part("order-broken", (str(ROOT / "tests/order-broken"),), long=True)
     for source in sorted(ROOT.glob("crates/*/fuzz/fuzz_targets/*.rs")):
         crate, target = source.parents[2].name, source.stem
-        yield Part(f"fuzz-{crate}-{target}", (str(ROOT / "tests/fuzz"), "--test", f"{crate}/{target}"))
+        yield Part(f"fuzz-{crate}-{target}", (str(ROOT / "tests/fuzz"), "--test", f"{crate}/{target}"), long=True)
 
 
 def all_parts():
-    """In the order in which they begin: what compiles and takes longest first."""
-    rust = Part("rust", ("cargo", "test", "--workspace", "--release", "--no-fail-fast"))
-    return [rust, *scripts(), *models(), *fuzz_targets()]
+    return [*rust_parts(), *other_builds(), *scripts(), *long_parts()]
 
 
 def chosen(names, long):
-    """The parts of these names; without names all. Long ones with `long`, or by their whole names. An unknown name is an error.
+    """The parts of these names, and what builds for them; without names all. Long ones with `long`, or by their whole names. An
+    unknown name is an error.
 
     A name is a part's, or the beginning of several up to a `-`: `cuda` is cuda and cuda-torch, `moving` is not moving-long.
     """
     parts = all_parts()
     if not names:
-        return [part for part in parts if long or not part.long]
-    wanted = [part for name in names for part in named(parts, name, long)]
-    return [part for part in parts if part in wanted]
+        wanted = [part for part in parts if long or not part.long]
+    else:
+        wanted = [part for name in names for part in named(parts, name, long)]
+    builds = {name for part in wanted for name in part.after}
+    return [part for part in parts if part in wanted or part.name in builds]
 
 
 def named(parts, name, long):

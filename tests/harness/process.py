@@ -69,6 +69,18 @@ def descendants(pid):
     return below + [other for child in below for other in descendants(child)]
 
 
+def run_nodes(program):
+    """The processes beside a program that `aviary run` has started, by its process id: its node, relay or card."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"run-node" in words[1:2] and b"--detached" in words and str(program).encode() in words[2:8]:
+                    found.append(int(entry.name))
+    return found
+
+
 def api_server(number):
     """The process of an API server that knows itself by this id. In a sandbox that is the id which its process 1 has on the host,
     and the API server is the child of that."""

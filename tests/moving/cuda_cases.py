@@ -16,8 +16,8 @@ PARKED = {"transfers": 100, "linker": 7}
 # Reasons that pass by themselves, or with the object that they name.
 PASSING_HERE = (
     *PASSING,
-    "devices still work on earlier calls",
-    "other processes of the application use memory of its",
+    "devices still execute earlier calls",
+    "other processes of the application use memory that it exported",
     "graphs are not made again",
     "what a linker was given is not kept",
     "the content of arrays is not saved",
@@ -39,7 +39,7 @@ LASTING = {
     "green": ("parts of a device are known to one process only",),
     "handles": (PRIMARY,),
     # Modules and functions whose contexts have ended keep their handles, of which a later one may get one.
-    "reload": (PRIMARY, "made again: the library gave object"),
+    "reload": (PRIMARY, "repeated in the new API server: the library gave object"),
     "runtime": ("the driver chooses the number of a texture", ORDER_OF_A_STREAM, PRIMARY),
     "printing": ("a context has an error that stays",),
     "sharing": ("other processes of the application", "of another process of the application", "has mapped itself"),

@@ -287,7 +287,7 @@ def no_room_for_a_new_one(tools):
         number = node.ask({"migrate": {"session": session, "check": False, "stop_ms": 5000}})
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (own, most))
         told = node.ask({"movestatus": number["number"]}) if "number" in number else number
-        if "there is no new API server" not in str(told):
+        if "no new API server is available" not in str(told):
             raise Wrong(f"{number} {told}")
         if goes_on(node, program) != before:
             raise Wrong("it moved")
@@ -299,7 +299,7 @@ def no_room_for_a_new_one(tools):
 
 
 def other_specification(tools):
-    """The module that a new API server loads is of another specification: refused by name before anything is stopped, and
+    """The module that a new API server loads is from another specification: refused by name before anything is stopped, and
     moved where the module of the build before is kept. So are new programs with the guest library of that time."""
     built = ROOT / "target/aviary/testapi"
     number = int(re.search(r"spec_hash: (\d+)u64", (built / "gen/server/lib.rs").read_text(encoding="utf-8"))[1])
@@ -318,7 +318,7 @@ def other_specification(tools):
             (api / "new").rename(api / "server.so")
             status, answer = migrate(node, session)
             refused = answer.get("refused", {})
-            if status != 1 or "of another specification" not in refused.get("reason", "") or not refused["lasting"]:
+            if status != 1 or "from another specification" not in refused.get("reason", "") or not refused["lasting"]:
                 raise Wrong(str(answer))
             if goes_on(node, program) != before:
                 raise Wrong("it moved")

@@ -19,7 +19,7 @@ SAMPLE = {"moved": 7, "transfers": 7, "printing": 7, "svm": 1}
 # Programs of the sample that are parked, too.
 PARKED = {"moved": 7}
 # A command waits for the application.
-WAITS = "devices still work on earlier calls"
+WAITS = "devices still execute earlier calls"
 # A program lives whose build has failed: its log would be lost.
 FAILED_BUILD = "the state of an object of type cl_program cannot be saved"
 # Programs that make calls because of which a session stays, and the reasons.
@@ -29,7 +29,7 @@ LASTING = {
     "programs": (FAILED_BUILD,),
     "slicing": ("it has called clCloneKernel",),
     # Of PoCL 3.1 a command buffer's queue is something that is not the queue, and no other call tells of it.
-    "extensions": ("the commands in it are not recorded", "clGetCommandBufferInfoKHR, made again"),
+    "extensions": ("the commands in it are not recorded", "clGetCommandBufferInfoKHR, repeated in the new API server"),
 }
 # Programs that do not run with moves.
 EXCLUDED = {}

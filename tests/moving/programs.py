@@ -7,17 +7,18 @@ from dataclasses import dataclass
 # Reasons that pass by themselves: a call that does not return, a callback, a thread that ends.
 PASSING = (
     "did not return within",
-    "callback of the application is under way",
-    "thread of the program has ended",
+    "callback of the application is running",
+    "call of a thread that has ended",
     "another session of the program has begun or ended",
     "a session of the program is still attaching",
     "the program has ended",
     # At the end of a program, too: an API server that dies earlier shows in the output.
     "its API server has ended",
+    "its API server is ending",
     "the session has not begun or is about to end",
-    "its API server does not listen",
-    "library still works on outputs",
-    "printed what no answer has carried yet",
+    "its API server does not accept messages",
+    "library still writes outputs",
+    "output of the vendor library was not sent",
     "not now",
 )
 
@@ -70,7 +71,9 @@ PROGRAMS = (
     Program("values", sample=True),
     Program("passed", moves=False),
     Program("arrays", sample=True),
-    Program("handles", sample=True, lasting=("ta_buffer_address, made again",)),
+    Program("extents"),
+    Program("latches"),
+    Program("handles", sample=True, lasting=("ta_buffer_address, repeated in the new API server",)),
     Program("wander", ("2000",), sample=True),
     Program("markers", sample=True),
     Program("programs"),
@@ -95,8 +98,8 @@ PROGRAMS = (
     Program("packed", sample=True),
     Program("packed", ("remoted",), native=False),
     # A board that a later call of `ta_board_pin` has taken down cannot be asked for again.
-    Program("boards", sample=True, lasting=("ta_board_pinned, made again",)),
-    Program("boards", ("remoted",), native=False, lasting=("ta_board_pinned, made again",)),
+    Program("boards", sample=True, lasting=("ta_board_pinned, repeated in the new API server",)),
+    Program("boards", ("remoted",), native=False, lasting=("ta_board_pinned, repeated in the new API server",)),
     Program("remoted", every=(1,), native=False),
     Program("remoted", ("sync",), every=(1,), environment=(("AVIARY_SYNC", "1"),), native=False),
     Program("referred", ("200",), sample=True, native=False),

@@ -61,11 +61,12 @@ def add(program, expected):
 
 def every_function_is_explained(_):
     """The specifications of the APIs that move say of each function what a move does to it."""
-    headers = ROOT / "target/cache/cuda-headers"
-    for api in ("testapi", "opencl", "cuda"):
-        if api == "cuda" and not headers.is_dir():
-            raise Skipped("the headers of CUDA are not there")
-        command = [AVIARY, "spec", "coverage", "--state", "-I", headers, ROOT / f"apis/{api}/{api}.lapis"]
+    headers = {"cuda": ROOT / "target/cache/cuda-headers", "nvml": ROOT / "target/cache/nvml-headers"}
+    for api in ("testapi", "opencl", "cuda", "nvml"):
+        folder = headers.get(api, ROOT)
+        if not folder.is_dir():
+            raise Skipped(f"the headers of {api} are not there")
+        command = [AVIARY, "spec", "coverage", "--state", "-I", folder, ROOT / f"apis/{api}/{api}.lapis"]
         coverage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         functions = [line.split()[0] for line in coverage.splitlines()[:-1] if line.endswith("unexplained")]
         if functions or ", 0 unexplained" not in coverage:

@@ -150,7 +150,7 @@ def what_cannot_take_over_changes_nothing(tools):
         refused(node, "No such file", "--program", "/nowhere/aviary")
         refused(node, "cannot take over", "--program", "/bin/false")
         refused(node, "No such file", "--program", gone)
-        for options, why in ((("--check", "0.0"), "it has the versions"), (("--handover", "99"), "cannot take over")):
+        for options, why in ((("--check", "0.0"), "its versions are"), (("--handover", "99"), "cannot take over")):
             command = [AVIARY, "serve", "--listen", f"unix:{directory}/other.sock", *options]
             done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
             if done.returncode != 1 or why not in done.stderr:
@@ -172,7 +172,7 @@ def what_is_in_the_way_is_told(tools):
     with node_and_guests(tools) as (node, environment):
         program, session = holder(tools, node, environment)
         move = Halted(node, session, "captured")
-        refused(node, "a session is moving")
+        refused(node, "a session is being moved")
         move.release()
         all_call(node, [program])
         end(program)

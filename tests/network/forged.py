@@ -1,6 +1,6 @@
 """Connections that want to resume sessions which are not theirs, and nonsense: forged.py HOST PORT FOLDER-OF-TLS-INIT.
 
-Ends with 0 if none was taken and each honest-looking one was told that the session is over."""
+Ends with 0 if none was taken and each honest-looking one was told that the session has ended."""
 
 import os
 import socket
@@ -58,12 +58,12 @@ def main():
     nonsense = [packet(data) for data in nonsense] + [packet(resume(), kind) for kind in (12, 13)]
     for data in forged:
         told = answer(data)
-        wrong += told is None or b"the session is over" not in told
+        wrong += told is None or b"the session has ended" not in told
         print("forged:", told)
     for data in nonsense:
         told = answer(data)
         print("nonsense:", told)
-        wrong += told is not None and b"the session is over" in told
+        wrong += told is not None and b"the session has ended" in told
     sys.exit(wrong > 0)
 
 

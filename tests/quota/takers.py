@@ -36,13 +36,17 @@ def guests_environment(node):
     return {**plain, "LD_LIBRARY_PATH": str(library), "AVIARY_SERVER": node.address}
 
 
+# The users of these tests have no entry in the user database.
+SEPARATE = 'unknown_users = "separate"\n'
+
+
 @contextlib.contextmanager
-def serving(tools, config, *options):
+def serving(tools, config, *options, unknown=SEPARATE):
     """A node with this configuration file, which lies beside its socket."""
     directory = tools.directory / f"node-{len(list(tools.directory.iterdir()))}"
     directory.mkdir()
     path = directory / "node.toml"
-    path.write_text(config, encoding="utf-8")
+    path.write_text(unknown + config, encoding="utf-8")
     node = Node({"LD_LIBRARY_PATH": str(tools.vendor)}, "--config", path, "--mode", "666", *options)
     # Guests of other users attach.
     node.directory.chmod(0o755)
@@ -59,7 +63,9 @@ def ask(node, request):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(HANG)
         connection.connect(str(node.socket.with_suffix(".admin")))
-        connection.sendall(json.dumps(request).encode() + b"\n")
+        secret = node.socket.with_suffix(".secret")
+        line = f"secret {secret.read_text()}\n" if secret.exists() else ""
+        connection.sendall(line.encode() + json.dumps(request).encode() + b"\n")
         parts = []
         while part := connection.recv(65536):
             parts.append(part)

@@ -212,6 +212,20 @@ def little_memory(tools):
         node.settle()
 
 
+def cut_off(tools):
+    """Processes of a program that do not see the socket and have closed what they inherited, or that may not call `socket`."""
+    for way in ("files", "socket"):
+        command = [tools.program("cut_off"), way, tools.program("worker"), "1", "20"]
+        done = subprocess.run(
+            [AVIARY, "run", "--api", "testapi", "--", *command], env=os.environ | tools.testapi, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=HANG, check=False,
+        )
+        if done.returncode == 77:
+            print(f"skip cut_off {way}: this user may not do that", flush=True)
+        elif done.returncode != FINE or done.stderr:
+            raise Wrong(f"cut off by {way}: {done.returncode}: {done.stdout[-300:]} {done.stderr[-600:]}")
+
+
 def no_descriptors_in_the_guest(tools):
     with node_and_guests(tools) as (node, guests):
         for transport in ("", "stream"):
@@ -251,7 +265,7 @@ def no_descriptors_in_the_server(tools):
     """Many lanes over sockets exhaust one API server: that session's own affair."""
     with node_and_guests(tools) as (node, guests):
         node.kill()
-        node.start(limits=limited(resource.RLIMIT_NOFILE, 40))
+        node.start(limits=limited(resource.RLIMIT_NOFILE, 48))
         node.settle()
         other, _ = attached(tools.program("worker"), guests, 5, 2000)
         mirrored = guests | {"AVIARY_TRANSPORT": "stream"}
@@ -424,6 +438,7 @@ ALL = {
     "zygote-dies": zygote_dies,
     "garbage": garbage_on_the_socket,
     "full-rings": full_rings,
+    "cut-off": cut_off,
     "little-memory": little_memory,
     "descriptors-guest": no_descriptors_in_the_guest,
     "descriptors-node": no_descriptors_in_the_node,

@@ -1,5 +1,5 @@
 /* Attributes of devices: what never changes is asked once, what other processes would need is denied. */
-#include "guest/guest.h"
+#include "guest/ranges.h"
 
 /* Attributes that need more than another process on this node: memory of other machines, direct access by other devices. */
 int cuda_attribute_denied(CUdevice_attribute attribute) {

@@ -1,6 +1,6 @@
 /* Several copies in one call, and forms of copies that are boxes by another name. Copies of a batch may run in any order: here
  * they run one after the other. */
-#include "guest/guest.h"
+#include "guest/graphs.h"
 #include <string.h>
 
 /* When the application's memory may be read: with CU_MEMCPY_SRC_ACCESS_ORDER_STREAM not before the stream gets there. */

@@ -1,5 +1,5 @@
 /* Stream capture: whether anybody captures, and what a captured stream depends on. */
-#include "guest/guest.h"
+#include "guest/context.h"
 #include <string.h>
 
 static int captures;
@@ -12,6 +12,13 @@ void cuda_note_capture(int change) {
 
 int cuda_capturing(void) {
     return __atomic_load_n(&captures, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* True if work for a stream may be sent without waiting. While a thread captures, the driver may refuse any of it, and
+ * the capturing thread has to learn at which call. */
+int cuda_is_stream(CUstream stream) {
+    return (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream))
+           && !cuda_capturing() && cuda_no_sticky_error();
 }
 
 CUresult cuda_not_capturing(CUstreamCaptureStatus *status) {

@@ -3,7 +3,9 @@
  * from the API server would come later by all that the server does when the driver comes back from waiting. What takes longer
  * than that should is waited for by asking, as anything else is: that thread then sleeps. So is work of kernels that may print:
  * their output is written while the driver waits, before the application goes on (printing.c). */
-#include "guest/guest.h"
+#include "guest/clock.h"
+#include "guest/functions.h"
+#include "guest/waiting.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>

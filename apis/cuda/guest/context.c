@@ -1,6 +1,8 @@
-/* Which context is current where, which primary contexts are retained: the guest's own state. */
-#include "guest/guest.h"
+/* Initialization, which primary contexts are retained, what begins and ends with a context: the guest's own state. */
+#include "guest/context_storage.h"
 #include "guest/export_tables.h"
+#include "guest/functions.h"
+#include "guest/ranges.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +142,7 @@ void cuda_primary_reset(CUdevice device) {
     /* The next retain brings it back to life, which only the driver can. */
     __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
     cuda_forget_device_ranges(device);
-    export_tables_context_ended(primaries[device].context);
+    context_storage_end(primaries[device].context);
     cuda_context_ended();
 }
 
@@ -177,78 +179,7 @@ CUresult export_tables_clusters(CUdevice device, size_t count, uint8_t *place, u
     return status == CUDA_SUCCESS && found != count ? CUDA_ERROR_UNKNOWN : status;
 }
 
-/* ---- The current context of a thread -------------------------------------------------------- */
-
-enum { MOST_NESTED = 64 };
-
-static __thread struct {
-    CUcontext stack[MOST_NESTED];
-    unsigned int depth;
-} nested;
-
-static CUcontext current(void) {
-    return nested.depth ? nested.stack[nested.depth - 1] : NULL;
-}
-
-int cuda_is_current(CUcontext context) {
-    return context == current();
-}
-
-void cuda_note_current(CUcontext context) {
-    if (!context)
-        nested.depth -= nested.depth ? 1 : 0;
-    else if (nested.depth)
-        nested.stack[nested.depth - 1] = context;
-    else
-        nested.stack[nested.depth++] = context;
-}
-
-CUresult cuda_get_current(CUcontext *context) {
-    if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!context)
-        return CUDA_ERROR_INVALID_VALUE;
-    *context = current();
-    return CUDA_SUCCESS;
-}
-
-/* The server's thread gets what is now on top here. */
-static CUresult follow(CUcontext before) {
-    CUcontext now = current();
-    if (now == before)
-        return CUDA_SUCCESS;
-    /* The stub compares with what is current here, so the change is made by it. */
-    if (now) {
-        nested.stack[nested.depth - 1] = before;
-        CUresult status = cuCtxSetCurrent(now);
-        nested.stack[nested.depth - 1] = now;
-        return status;
-    }
-    nested.stack[nested.depth++] = before;
-    return cuCtxSetCurrent(NULL);
-}
-
-CUresult cuda_push(CUcontext context) {
-    CUcontext before = current();
-    if (!context)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!cuda_context_of(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (nested.depth == MOST_NESTED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    nested.stack[nested.depth++] = context;
-    return follow(before);
-}
-
-CUresult cuda_pop(CUcontext *context) {
-    CUcontext before = current();
-    if (!before)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    nested.depth--;
-    if (context)
-        *context = before;
-    return follow(before);
-}
+/* ---- Contexts that begin and end ------------------------------------------------------------- */
 
 /* The older form: without parameters an ordinary context. */
 CUresult cuda_create_context(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
@@ -261,16 +192,12 @@ CUresult cuda_create_context(CUcontext *context, CUexecAffinityParam *affinity, 
  * a session that moves knows no more of its threads. */
 void cuda_created(CUcontext context, CUdevice device) {
     struct cuda_context *object = cuda_context_of(context);
-    CUcontext before = current();
     if (!object)
         return;
     aviary_keep_connection();
     object->device = device;
     note_context(context);
-    if (nested.depth == MOST_NESTED)
-        return;
-    nested.stack[nested.depth++] = context;
-    follow(before);
+    cuda_put_current(context);
 }
 
 /* A context with a part of a device, and the ordinary context that stands for it. */
@@ -291,16 +218,22 @@ void cuda_note_context_of_green(CUcontext context, CUgreenCtx green) {
 
 /* A destroyed context is popped from the calling thread; the server's thread follows. */
 void cuda_destroyed(CUcontext context) {
-    export_tables_context_ended(context);
+    context_storage_end(context);
     cuda_context_ended();
-    if (current() != context)
-        return;
-    nested.depth--;
-    follow(context);
+    cuda_drop_current(context);
+}
+
+CUresult cuda_get_current(CUcontext *context) {
+    if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    *context = cuda_current_context();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_device_of(CUdevice *device, CUcontext context) {
-    const struct cuda_context *object = cuda_context_of(context ? context : current());
+    const struct cuda_context *object = cuda_context_of(context ? context : cuda_current_context());
     if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!object)
@@ -315,26 +248,14 @@ CUresult cuda_current_device(CUdevice *device) {
     return cuda_device_of(device, NULL);
 }
 
-int cuda_lacks_context(void) {
-    return current() == NULL;
-}
-
 int cuda_has_context(void) {
-    return current() != NULL && cuda_no_sticky_error();
+    return cuda_current_context() != NULL && cuda_no_sticky_error();
 }
 
 /* Frees nothing, with a context or without. */
 CUresult cuda_free_nothing(void) {
     if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
         return CUDA_ERROR_NOT_INITIALIZED;
-    return !current() || cuda_no_sticky_error() ? CUDA_SUCCESS : cuCtxSynchronize();
+    return !cuda_current_context() || cuda_no_sticky_error() ? CUDA_SUCCESS : cuCtxSynchronize();
 }
 
-CUcontext cuda_current_context(void) {
-    return current();
-}
-
-int cuda_current_ordinal(void) {
-    const struct cuda_context *object = cuda_context_of(current());
-    return object ? object->device : 0;
-}

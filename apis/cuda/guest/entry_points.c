@@ -1,5 +1,5 @@
 /* `cuGetProcAddress`: this library's own functions, by name and by the version of CUDA that the caller was made for. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 #include <string.h>
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* Since which version of CUDA each function exists: the versions of cudaTypedefs.h (13.0), in order of the suffixes that
  * the functions have in the library (none, _v2, ...). What is not here has been there since CUDA 2. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 
 const struct cuda_entry_versions cuda_entry_versions[] = {
     {"cuArray3DCreate", {2000, 3020}}, {"cuArray3DGetDescriptor", {2000, 3020}}, {"cuArrayCreate", {2000, 3020}},

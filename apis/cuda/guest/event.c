@@ -1,7 +1,7 @@
 /* Events that are known to be complete: how often each was recorded, and up to which record it was seen complete. A
  * question counts only if no record was under way when it was asked: otherwise the answer may be about an older one.
  * Of those that other processes may record as well nothing is known, nor of those that graphs record. */
-#include "guest/guest.h"
+#include "guest/waiting.h"
 
 /* Before there is such an event nothing else is looked at. */
 static int any_shared, any_in_graphs;

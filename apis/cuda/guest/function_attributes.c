@@ -1,6 +1,6 @@
 /* Attributes of kernels: the runtime asks for one after the other, so the answer to one holds all, and they are
  * remembered as long as nobody sets any (function_state.c). */
-#include "guest/guest.h"
+#include "guest/functions.h"
 
 /* The state for which answers hold; never 0. */
 static uint64_t attributes_version(CUkernel kernel, CUdevice device) {

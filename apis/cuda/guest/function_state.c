@@ -1,6 +1,6 @@
 /* State on which remembered answers about a function or a kernel depend besides itself: the settings of its launches, and
  * the end of a context, which takes functions along whose modules nobody unloaded. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 
 static uint64_t contexts_ended, settings_of_all;
 

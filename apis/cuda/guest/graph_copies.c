@@ -1,7 +1,8 @@
 /* Copies of ordinary memory in graphs: the device copies from and to page-locked memory, and this process copies between
  * that and the application's memory, when a launch of the graph gets there (server/graph_halves.c). What the
  * application's memory holds then is copied, each time. */
-#include "guest/guest.h"
+#include "guest/functions.h"
+#include "guest/graphs.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* A graph as text for Graphviz, written where the application runs. */
-#include "guest/guest.h"
+#include "guest/graphs.h"
 #include <stdio.h>
 #include <stdlib.h>
 

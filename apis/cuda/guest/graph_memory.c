@@ -1,6 +1,6 @@
 /* Nodes that allocate and free memory, run batches of operations on memory, or depend on a condition. What the driver keeps
  * for the application - arrays that it hands out pointers to - is kept here. */
-#include "guest/guest.h"
+#include "guest/graphs.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* Nodes of graphs that an application makes itself. Each kind has a message of its own; the parameters of a kernel
  * travel packed, as those of a launch do, and a host function is called in this process. */
-#include "guest/guest.h"
+#include "guest/functions.h"
+#include "guest/graphs.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * the device reads and writes what the application sees, and nothing is copied. Where both sides share no memory (a
  * node of another machine) it is ordinary memory that counts as page-locked: copies carry it, the device cannot look
  * into it, unless it is asked for and little (mirrored_memory.c). */
-#include "guest/guest.h"
+#include "guest/ranges.h"
 #include <stdlib.h>
 
 enum { PAGE = 4096 };

@@ -1,5 +1,5 @@
 /* Images of device code: an application passes a pointer, the driver finds out by itself where the image ends. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>

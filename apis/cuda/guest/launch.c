@@ -1,5 +1,6 @@
 /* Launches: which function is meant, its parameters in one piece, and whether the call may be left alone. */
-#include "guest/guest.h"
+#include "guest/functions.h"
+#include "guest/waiting.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* The linker: the driver's own, in the API server. Here are the application's buffers for what it says, and the linked
  * image, which belongs to the linker until that is destroyed. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 #include <stdlib.h>
 #include <string.h>
 

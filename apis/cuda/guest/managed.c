@@ -4,7 +4,7 @@
  * this process into the API server's; here it stays in the host's memory, and the device reads and writes it over the
  * bus. What programs compute is the same; a kernel that touches the same memory again and again is slower. So where to
  * keep it may be said, and has no effect. */
-#include "guest/guest.h"
+#include "guest/ranges.h"
 
 CUresult cuda_managed_alloc(CUdeviceptr *pointer, size_t bytes, unsigned int flags) {
     if (!pointer || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))

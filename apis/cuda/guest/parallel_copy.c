@@ -1,6 +1,6 @@
 /* Copies of memory by several threads: one moves less in a second than the device takes. The others sleep until somebody
  * gathers them for a copy of many pieces, and look for work until it is over. */
-#include "guest/guest.h"
+#include "guest/waiting.h"
 #include <emmintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Functions for threads that have default streams of their own. */
-#include "guest/guest.h"
+#include "guest/functions.h"
 /* The stream that 0 stands for. */
 CUstream cuda_thread_stream(CUstream stream) {
     return stream ? stream : CU_STREAM_PER_THREAD;

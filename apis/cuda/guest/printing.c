@@ -3,7 +3,7 @@
  * says of a kernel that it prints; but the driver lets the size of the buffer for it be set only as long as none that does
  * was launched, by itself or by another kernel, or is part of a graph that can be launched. So the server can ask. What
  * came since it was asked last may print. */
-#include "guest/guest.h"
+#include "guest/waiting.h"
 #include <aviary/guest.h>
 #include <stdio.h>
 

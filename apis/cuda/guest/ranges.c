@@ -1,6 +1,6 @@
 /* The guest's knowledge of addresses: ranges of the device's, and of page-locked memory that both sides share.
  * Questions about pointers are answered from it, and a copy whose addresses are known to be good cannot fail. */
-#include "guest/guest.h"
+#include "guest/ranges.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,6 +374,8 @@ CUresult cuda_pointer_attributes(unsigned int count, CUpointer_attribute *attrib
 
 /* Nothing of this process may appear where device memory is. */
 __attribute__((constructor)) static void reserve_places(void) {
-    mmap((void *)CUDA_PLACES, CUDA_PLACES_END - CUDA_PLACES, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void *places = mmap((void *)CUDA_PLACES, CUDA_PLACES_END - CUDA_PLACES, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (places == (void *)CUDA_PLACES)
+        madvise(places, CUDA_PLACES_END - CUDA_PLACES, MADV_DONTDUMP);
 }

@@ -1,7 +1,7 @@
 /* Memory and events that other processes of the application use. A descriptor of memory is a small file with the name under
  * which the API server offers it: it passes from process to process as the driver's own would. The handles of the older
  * functions, and those of events, hold that name themselves. */
-#include "guest/guest.h"
+#include "guest/ranges.h"
 #include <string.h>
 
 static const char MEMORY_MARK[8] = "aviary-m", EVENT_MARK[8] = "aviary-e";

@@ -3,7 +3,9 @@
  *
  * No side sends a message when a chunk is done: the device itself writes a word of the shared memory, behind the
  * transfer and in the stream's order, which the application's thread looks at. */
-#include "guest/guest.h"
+#include "guest/clock.h"
+#include "guest/functions.h"
+#include "guest/waiting.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -70,12 +72,6 @@ static struct pool *enter_pool(void) {
 
 static void leave_pool(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
-}
-
-double cuda_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 /* Until the device is done with a chunk: looks for a moment, then naps; asks whether the stream is still well. */

@@ -1,7 +1,7 @@
 /* Errors that stay with a context until it ends: a kernel that touched a wild address, for example. The driver reports
  * them from every later call. What the guest answers by itself, or sends without waiting, would not: from the first
  * such error on, calls of threads with that context wait for the driver's own answer. */
-#include "guest/guest.h"
+#include "guest/context.h"
 
 /* Before the first such error nothing else is looked at. */
 static int any_sticky_error;
@@ -38,13 +38,6 @@ int cuda_no_sticky_error(void) {
         return 1;
     const struct cuda_context *object = cuda_context_of(cuda_current_context());
     return !object || !__atomic_load_n(&object->sticky_error, __ATOMIC_ACQUIRE);
-}
-
-/* True if work for a stream may be sent without waiting. While a thread captures, the driver may refuse any of it, and
- * the capturing thread has to learn at which call. */
-int cuda_is_stream(CUstream stream) {
-    return (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream))
-           && !cuda_capturing() && cuda_no_sticky_error();
 }
 
 /* The server places memory without asking the driver: the error, if it is this context's, comes from another call. */

@@ -1,5 +1,5 @@
 /* Textures and surfaces: the array that they read, if it is one, travels as a handle. */
-#include "guest/guest.h"
+#include "guest/objects.h"
 
 CUresult cuda_texture(CUtexObject *texture, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *description,
                       const CUDA_RESOURCE_VIEW_DESC *view) {

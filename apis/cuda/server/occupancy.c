@@ -434,6 +434,8 @@ static CUresult release_primary_context(CUdevice device) {
     leave_primary_context(device);
     forget_primary_context(device);
     cuda_note_primary_end(device);
+    /* Memory is placed without a look at the thread's context, which may be this one. */
+    cuda_note_reset();
     return cuDevicePrimaryCtxRelease_v2(device);
 }
 

@@ -22,6 +22,11 @@ enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER, SHAPE_USM }
 
 /* objects.c */
 void opencl_note_object(const void *handle, int kind);
+/* lives.c: a new object, which keeps its owner as long as it lives; `life` is one of OPENCL_..._LIFE. */
+void opencl_begin_life(const void *handle, int life, const void *owner);
+/* For as long as until the second call, the object outlives its last release. */
+void opencl_let_live(const void *handle);
+void opencl_let_go(const void *handle);
 /* includes.c. The second one sends what a program may include, before it is built; always 0. */
 void opencl_note_includes(cl_program program, cl_uint count, const char **texts, const size_t *lengths);
 int opencl_place_includes(cl_program program, const char *options);
@@ -33,8 +38,14 @@ int opencl_note_code(cl_uint count, const unsigned char *const *codes, const siz
 int opencl_follow_output(void);
 /* svm.c */
 int opencl_svm_owns(const void *p);
+/* A marker that waits as that command would, and is one to the application. */
+cl_int opencl_enqueue_in_place_of(cl_command_type type, cl_command_queue queue, cl_uint events, const cl_event *wait_list,
+                                  cl_event *event);
 /* True if all devices of the context compute in the host's memory. */
 int opencl_svm_possible(cl_context context);
+/* usm.c: true if memory of this process can have the same address in the API server. */
+int opencl_shares_memory(void);
+int opencl_queue_lacks_svm(cl_command_queue queue);
 /* True if the device computes in the host's memory. */
 int opencl_runs_on_host(cl_device_id device);
 /* host_memory.c: the same of all devices of the context, remembered. */

@@ -109,6 +109,7 @@ void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong e
     const struct opencl_object *on = object_of(queue);
     if (!object || !on)
         return;
+    opencl_begin_life(*event, OPENCL_EVENT_LIFE, queue);
     object->queue = queue;
     object->queue_serial = on->serial;
     object->enqueued_count = enqueued_count;
@@ -283,6 +284,7 @@ int opencl_maps_here(cl_command_queue queue, cl_mem memory, cl_map_flags how, si
 void *opencl_mapped_here(cl_mem memory, size_t offset, cl_int *status) {
     if (status)
         *status = CL_SUCCESS;
+    opencl_let_live(memory);
     return object_of(memory)->place + offset;
 }
 
@@ -293,19 +295,12 @@ int opencl_unmaps_here(cl_command_queue queue, cl_mem memory, void *pointer) {
            && claim(buffer->mapped, pointer, NULL);
 }
 
-/* The vendor does not know the mapping. Where its order or its event matter it is made known first. */
-cl_int opencl_unmap_here(cl_command_queue queue, cl_mem memory, void *pointer, cl_uint events,
-                         const cl_event *wait_list, cl_event *event) {
+/* The vendor does not know the mapping. Where the order of its end or its event matter, there is a marker in its place. */
+cl_int opencl_unmap_here(cl_command_queue queue, cl_mem memory, cl_uint events, const cl_event *wait_list, cl_event *event) {
+    opencl_let_go(memory);
     if (!events && !wait_list && !event)
         return CL_SUCCESS;
-    size_t offset = (size_t)((char *)pointer - object_of(memory)->place);
-    cl_int status = CL_SUCCESS;
-    cl_event made = NULL;
-    /* Asking for an event takes the way over the vendor. */
-    void *known = clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, offset, 1, 0, NULL, &made, &status);
-    if (made)
-        clReleaseEvent(made);
-    return known ? clEnqueueUnmapMemObject(queue, memory, known, events, wait_list, event) : status;
+    return opencl_enqueue_in_place_of(CL_COMMAND_UNMAP_MEM_OBJECT, queue, events, wait_list, event);
 }
 
 /* Mappings that only this library knows. */

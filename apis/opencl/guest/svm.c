@@ -27,9 +27,44 @@ int opencl_svm_possible(cl_context context) {
     return bytes != 0;
 }
 
+/* ---- What is there ---------------------------------------------------------------------------------- */
+
+/* A device claims what this library carries: shared virtual memory, and native kernels, which work on memory of both processes, where
+ * there is such memory. None shares all memory of the application. */
 void opencl_fix_svm_capabilities(cl_device_id device, cl_device_info name, size_t size, void *value) {
-    if (name == CL_DEVICE_SVM_CAPABILITIES && value && size >= sizeof(cl_device_svm_capabilities) && !opencl_runs_on_host(device))
-        *(cl_device_svm_capabilities *)value = 0;
+    if (!value)
+        return;
+    if (name == CL_DEVICE_SVM_CAPABILITIES && size >= sizeof(cl_device_svm_capabilities)) {
+        const cl_device_svm_capabilities never = CL_DEVICE_SVM_FINE_GRAIN_SYSTEM;
+        cl_device_svm_capabilities *claimed = value;
+        *claimed = opencl_runs_on_host(device) && opencl_shares_memory() ? *claimed & ~never : 0;
+    }
+    if (name == CL_DEVICE_EXECUTION_CAPABILITIES && size >= sizeof(cl_device_exec_capabilities) && !opencl_shares_memory())
+        *(cl_device_exec_capabilities *)value &= ~(cl_device_exec_capabilities)CL_EXEC_NATIVE_KERNEL;
+}
+
+static int lacks_svm(cl_context context) {
+    return context && !(opencl_computes_in_host_memory(context) && opencl_shares_memory());
+}
+
+/* An object that is none is the server's to refuse. */
+int opencl_queue_lacks_svm(cl_command_queue queue) {
+    const struct opencl_object *on = object_of(queue);
+    return on && lacks_svm(on->context);
+}
+
+int opencl_kernel_lacks_svm(cl_kernel kernel) {
+    struct opencl_object *object = object_of(kernel);
+    cl_context context = NULL;
+    if (!object)
+        return 0;
+    if (!object->reach && clGetKernelInfo(kernel, CL_KERNEL_CONTEXT, sizeof context, &context, NULL) == CL_SUCCESS)
+        object->reach = lacks_svm(context) ? 2 : 1;
+    return object->reach == 2;
+}
+
+int opencl_exec_info_lacks_svm(cl_kernel kernel, cl_kernel_exec_info name) {
+    return (name == CL_KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM || name == CL_KERNEL_EXEC_INFO_SVM_PTRS) && opencl_kernel_lacks_svm(kernel);
 }
 
 /* ---- Events of commands that are markers for the vendor -------------------------------------------- */
@@ -40,19 +75,33 @@ static void stands_for(cl_event event, cl_command_type type) {
         object->command_type = type;
 }
 
-/* Enqueues a marker that waits as any other command would: in a queue without order, for its list alone. */
+/* What the command of an event is to the application, if it asked for one. */
+void opencl_note_type(const cl_event *event, cl_command_type type) {
+    if (event)
+        stands_for(*event, type);
+}
+
+/* Enqueues a command without effect that waits as any other would: in a queue without order, for its list alone. A marker does not
+ * there: without a list, or with PoCL's library, it waits for all that is before it. */
 static cl_int enqueue_marker(cl_command_queue queue, cl_uint events, const cl_event *wait_list, cl_event *marker) {
     const struct opencl_object *on = object_of(queue);
-    if (events || wait_list || !on || on->in_order)
-        return clEnqueueMarkerWithWaitList(queue, events, wait_list, marker);
+    const unsigned char nothing = 0;
     cl_int status = CL_SUCCESS;
-    cl_event now = clCreateUserEvent(on->context, &status);
-    if (status == CL_SUCCESS)
-        status = clSetUserEventStatus(now, CL_COMPLETE);
-    if (status == CL_SUCCESS)
-        status = clEnqueueMarkerWithWaitList(queue, 1, &now, marker);
-    if (now)
-        clReleaseEvent(now);
+    if (!on || on->in_order)
+        return clEnqueueMarkerWithWaitList(queue, events, wait_list, marker);
+    cl_mem unused = clCreateBuffer(on->context, CL_MEM_READ_WRITE, sizeof nothing, NULL, &status);
+    if (status != CL_SUCCESS)
+        return status;
+    status = clEnqueueFillBuffer(queue, unused, &nothing, sizeof nothing, 0, sizeof nothing, events, wait_list, marker);
+    clReleaseMemObject(unused);
+    return status;
+}
+
+cl_int opencl_enqueue_in_place_of(cl_command_type type, cl_command_queue queue, cl_uint events, const cl_event *wait_list,
+                                  cl_event *event) {
+    cl_int status = enqueue_marker(queue, events, wait_list, event);
+    if (status == CL_SUCCESS && event)
+        stands_for(*event, type);
     return status;
 }
 
@@ -186,6 +235,8 @@ static void CL_CALLBACK svm_free_now(cl_event event, cl_int status, void *contex
 cl_int opencl_svm_enqueue_free(cl_command_queue queue, cl_uint count, void **pointers,
                                void (*function)(cl_command_queue, cl_uint, void **, void *), void *user_data,
                                cl_uint events, const cl_event *wait_list, cl_event *event) {
+    if (opencl_queue_lacks_svm(queue))
+        return CL_INVALID_OPERATION;
     if (count == 0 || !pointers)
         return CL_INVALID_VALUE;
     struct svm_free *later = malloc(sizeof *later + count * sizeof later->pointers[0]);
@@ -264,8 +315,10 @@ static cl_int enqueue_native(cl_command_queue queue, struct native_kernel *kerne
         kernel->done = clCreateUserEvent(context, &status);
     if (status == CL_SUCCESS)
         status = enqueue_marker(queue, events, wait_list, &reached);
+    /* Where what it waits for fails, no callback may come that would end the other. */
+    const cl_event both[] = {reached, kernel->done};
     if (status == CL_SUCCESS)
-        status = clEnqueueMarkerWithWaitList(queue, 1, &kernel->done, &ended);
+        status = enqueue_marker(queue, 2, both, &ended);
     if (status == CL_SUCCESS)
         status = clSetEventCallback(reached, CL_COMPLETE, run_native, kernel);
     if (reached)

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* True if memory of this process can have the same address in the API server. */
-static int shares_memory(void) {
+int opencl_shares_memory(void) {
     static int known;
     int shares = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (!shares) {
@@ -24,7 +23,7 @@ static int shares_memory(void) {
 }
 
 int opencl_usm_in_place(cl_context context) {
-    return aviary_is_handle(context) && opencl_computes_in_host_memory(context) && shares_memory();
+    return aviary_is_handle(context) && opencl_computes_in_host_memory(context) && opencl_shares_memory();
 }
 
 void opencl_fix_usm_capabilities(cl_device_id device, cl_device_info name, size_t size, void *value) {
@@ -33,7 +32,7 @@ void opencl_fix_usm_capabilities(cl_device_id device, cl_device_info name, size_
     if (!value || size < sizeof(cl_device_unified_shared_memory_capabilities_intel))
         return;
     /* The server does not have what `malloc` returns in the application. */
-    if (name == CL_DEVICE_SHARED_SYSTEM_MEM_CAPABILITIES_INTEL || (is_placed && !(opencl_runs_on_host(device) && shares_memory())))
+    if (name == CL_DEVICE_SHARED_SYSTEM_MEM_CAPABILITIES_INTEL || (is_placed && !(opencl_runs_on_host(device) && opencl_shares_memory())))
         *(cl_device_unified_shared_memory_capabilities_intel *)value = 0;
 }
 

@@ -171,6 +171,8 @@ int opencl_built_in_kernels(cl_uint count, const cl_device_id *devices, const ch
 
 /* The platform's real address is nobody's business outside this process. */
 static cl_int context_info(cl_context context, cl_context_info name, size_t size, void *value, size_t *size_ret) {
+    if (name == CL_CONTEXT_REFERENCE_COUNT)
+        return opencl_context_references(context, size, value, size_ret);
     cl_int status = clGetContextInfo(context, name, size, value, size_ret);
     if (status == CL_SUCCESS && name == CL_CONTEXT_PROPERTIES && value) {
         cl_context_properties *list = value;
@@ -365,6 +367,8 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const
         return kind == expected ? CL_SUCCESS : CL_INVALID_SAMPLER;
     case OPENCL_MEMORY:
         return kind == expected ? CL_SUCCESS : CL_INVALID_MEM_OBJECT;
+    case OPENCL_QUEUE:
+        return kind == expected ? CL_SUCCESS : CL_INVALID_DEVICE_QUEUE;
     default:
         return kind == expected ? CL_SUCCESS : CL_INVALID_ARG_VALUE;
     }
@@ -372,61 +376,72 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const
 
 /* ---- Shared virtual memory ------------------------------------------------------------------ */
 
-/* Zero-copy memory is not the vendor's own. A device that shares all of the host's memory needs no
- * list of the pointers that a kernel follows, and may refuse one that names foreign memory. */
-static cl_int kernel_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
-    if (name == CL_KERNEL_EXEC_INFO_USM_PTRS_INTEL && value)
-        return opencl_usm_list(kernel, size, value);
-    cl_int status = clSetKernelExecInfo(kernel, name, size, value);
-    if (status != CL_INVALID_VALUE || name != CL_KERNEL_EXEC_INFO_SVM_PTRS || !value || size % sizeof(void *) || !size)
-        return status;
+/* How many of the devices of the kernel's context reach all of this process's memory, and how many there are. */
+static cl_uint count_system_svm(cl_kernel kernel, cl_uint *all) {
     cl_context context = NULL;
     cl_device_id devices[64];
     size_t bytes = 0;
+    cl_uint count = 0;
+    *all = 0;
     if (clGetKernelInfo(kernel, CL_KERNEL_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS
         || clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
-        return status;
-    for (size_t i = 0; i < bytes / sizeof devices[0]; i++) {
+        return 0;
+    for (*all = 0; *all < bytes / sizeof devices[0]; ++*all) {
         cl_device_svm_capabilities shares = 0;
-        if (clGetDeviceInfo(devices[i], CL_DEVICE_SVM_CAPABILITIES, sizeof shares, &shares, NULL) != CL_SUCCESS
-            || !(shares & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM))
-            return status;
+        clGetDeviceInfo(devices[*all], CL_DEVICE_SVM_CAPABILITIES, sizeof shares, &shares, NULL);
+        count += (shares & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM) != 0;
     }
-    return CL_SUCCESS;
+    return count;
+}
+
+/* Zero-copy memory is not the vendor's own. A device that shares all of the host's memory needs no
+ * list of the pointers that a kernel follows, and may refuse one that names foreign memory. That it shares all of the host's memory
+ * the application is not told, as that is not the application's. */
+static cl_int kernel_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    cl_uint all;
+    if (name == CL_KERNEL_EXEC_INFO_USM_PTRS_INTEL && value)
+        return opencl_usm_list(kernel, size, value);
+    if (name == CL_KERNEL_EXEC_INFO_SVM_FINE_GRAIN_SYSTEM && value && size == sizeof(cl_bool) && *(const cl_bool *)value
+        && count_system_svm(kernel, &all))
+        return CL_INVALID_OPERATION;
+    cl_int status = clSetKernelExecInfo(kernel, name, size, value);
+    if (status != CL_INVALID_VALUE || name != CL_KERNEL_EXEC_INFO_SVM_PTRS || !value || size % sizeof(void *) || !size)
+        return status;
+    return count_system_svm(kernel, &all) == all && all ? CL_SUCCESS : status;
 }
 
 void *opencl_exec_info_function(void) {
     return (void *)kernel_exec_info;
 }
 
-/* ---- References of this server's own ------------------------------------------------------------ */
-
-/* References are counted, so that an application that asks for the number is told its own. */
-static void count_own(cl_event event, int change) {
-    struct opencl_object *object = metadata(struct opencl_object, event);
-    if (object)
-        __atomic_add_fetch(&object->own_references, change, __ATOMIC_RELAXED);
+/* The same of memory that is to be moved: it is where it was. */
+static cl_int migrate_svm(cl_command_queue queue, cl_uint count, const void **pointers, const size_t *sizes, cl_mem_migration_flags flags,
+                          cl_uint waits, const cl_event *wait_list, cl_event *event) {
+    const cl_mem_migration_flags known = CL_MIGRATE_MEM_OBJECT_HOST | CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED;
+    cl_device_id device = NULL;
+    cl_device_svm_capabilities shares = 0;
+    cl_int status = clEnqueueSVMMigrateMem(queue, count, pointers, sizes, flags, waits, wait_list, event);
+    if (status != CL_INVALID_VALUE || !count || (flags & ~known)
+        || clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) != CL_SUCCESS
+        || clGetDeviceInfo(device, CL_DEVICE_SVM_CAPABILITIES, sizeof shares, &shares, NULL) != CL_SUCCESS
+        || !(shares & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM))
+        return status;
+    return clEnqueueMarkerWithWaitList(queue, waits, wait_list, event);
 }
 
-/* The event lives until its callback has run in the application, which may ask it something there. */
-void opencl_hold_event(cl_event event) {
-    if (clRetainEvent(event) == CL_SUCCESS)
-        count_own(event, 1);
+void *opencl_svm_migrate_function(void) {
+    return (void *)migrate_svm;
 }
 
-void opencl_let_go_event(cl_event event) {
-    count_own(event, -1);
-    clReleaseEvent(event);
-}
+/* ---- Events ------------------------------------------------------------------------------------ */
 
 static cl_int event_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret) {
     cl_int status;
     if (opencl_remade_info(event, name, size, value, size_ret, &status))
         return status;
     status = clGetEventInfo(event, name, size, value, size_ret);
-    const struct opencl_object *object = metadata(struct opencl_object, event);
-    if (status == CL_SUCCESS && name == CL_EVENT_REFERENCE_COUNT && value && object)
-        *(cl_uint *)value -= (cl_uint)__atomic_load_n(&object->own_references, __ATOMIC_RELAXED);
+    if (status == CL_SUCCESS && name == CL_EVENT_REFERENCE_COUNT && value)
+        *(cl_uint *)value -= opencl_own_references(event);
     return status;
 }
 
@@ -448,11 +463,11 @@ int opencl_transfer_done(cl_event event) {
     cl_int status = CL_COMPLETE;
     if (!event)
         return 1;
-    if (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
-        && status > CL_COMPLETE)
+    if (!opencl_has_ended(event))
         return 0;
+    clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL);
     clReleaseEvent(event);
-    return 1;
+    return status < 0 ? -1 : 1;
 }
 
 /* Bytes of a mapped region of an image, from the pitches that the vendor answered. */

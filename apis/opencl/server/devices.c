@@ -74,8 +74,50 @@ const char *opencl_device_name(uint64_t token) {
     return found;
 }
 
+/* ---- Parts of devices that the application has let go of ------------------------------------------ */
+
+/* The last ones are held: PoCL's threads look into a device for a moment after they have let go of a command's queue and context, and
+ * end the process where these have kept it until then. */
+#define LET_GO_PARTS 256
+static struct {
+    pthread_mutex_t lock;
+    cl_device_id parts[LET_GO_PARTS];
+    size_t next;
+} let_go = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static cl_int CL_API_CALL release_device(cl_device_id device) {
+    if (whole(device) == device || clRetainDevice(device) != CL_SUCCESS)
+        return clReleaseDevice(device);
+    pthread_mutex_lock(&let_go.lock);
+    cl_device_id oldest = let_go.parts[let_go.next];
+    let_go.parts[let_go.next] = device;
+    let_go.next = (let_go.next + 1) % LET_GO_PARTS;
+    pthread_mutex_unlock(&let_go.lock);
+    if (oldest)
+        clReleaseDevice(oldest);
+    return clReleaseDevice(device);
+}
+
+void *opencl_release_device_function(void) {
+    return (void *)release_device;
+}
+
+/* The application is not told of these references. */
+static cl_int device_references(cl_device_id device, size_t bytes, void *value, size_t *needed) {
+    pthread_mutex_lock(&let_go.lock);
+    cl_int status = clGetDeviceInfo(device, CL_DEVICE_REFERENCE_COUNT, bytes, value, needed);
+    for (size_t i = 0; status == CL_SUCCESS && value && i < LET_GO_PARTS; i++)
+        *(cl_uint *)value -= let_go.parts[i] == device;
+    pthread_mutex_unlock(&let_go.lock);
+    return status;
+}
+
+/* ---- Queries ------------------------------------------------------------------------------------- */
+
 /* Of its memory a device says what the tenant may have of it. */
 static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, size_t bytes, void *value, size_t *needed) {
+    if (name == CL_DEVICE_REFERENCE_COUNT)
+        return device_references(device, bytes, value, needed);
     cl_int status = clGetDeviceInfo(device, name, bytes, value, needed);
     uint64_t limit, left;
     cl_ulong *memory = value;

@@ -13,10 +13,11 @@
 #define LOOK_US 50
 
 /* A queue that the application has made, perhaps an ended one until the next question, and the marker behind its commands: one at a time,
- * kept until it is reached. PoCL ends its process where an event fails that waits for another and that nobody keeps. */
+ * kept until it is reached, and the queue with it. */
 struct known_queue {
     cl_command_queue queue;
     cl_event marker;
+    struct opencl_held_queue held;
 };
 static struct {
     pthread_mutex_t lock;
@@ -33,16 +34,11 @@ static int is_queue(cl_command_queue queue) {
     return object && object->kind == OPENCL_QUEUE;
 }
 
-static int is_complete(cl_event event) {
-    cl_int status = CL_COMPLETE;
-    return clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) != CL_SUCCESS
-           || status <= CL_COMPLETE;
-}
-
 /* True if the queue has no marker, or no longer. With the lock. */
 static int let_go_reached(struct known_queue *known) {
-    if (known->marker && is_complete(known->marker)) {
+    if (known->marker && opencl_has_ended(known->marker)) {
         clReleaseEvent(known->marker);
+        opencl_let_go_queue(known->held);
         known->marker = NULL;
     }
     return !known->marker;
@@ -100,8 +96,11 @@ static int is_quiet(struct known_queue *known, struct timespec until) {
         return 0;
     if (!is_queue(known->queue))
         return 1;
-    if (clEnqueueMarkerWithWaitList(known->queue, 0, NULL, &known->marker) != CL_SUCCESS) {
+    if (!opencl_hold_queue(known->queue, &known->held))
+        return 0;
+    if (opencl_enqueue_own_marker(known->queue, &known->marker) != CL_SUCCESS) {
         known->marker = NULL;
+        opencl_let_go_queue(known->held);
         return 0;
     }
     return clFlush(known->queue) == CL_SUCCESS && await_marker(known, until);

@@ -67,7 +67,7 @@ void opencl_watch_queue(cl_command_queue queue) {
     struct timespec until;
     cl_event fence;
     if (!is_watching(&until) || takes_every_processor(queue)
-        || clEnqueueMarkerWithWaitList(queue, 0, NULL, &fence) != CL_SUCCESS)
+        || opencl_enqueue_own_marker(queue, &fence) != CL_SUCCESS)
         return;
     if (clFlush(queue) == CL_SUCCESS)
         watch(fence, until);

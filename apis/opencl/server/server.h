@@ -10,14 +10,41 @@
 /* drain.c */
 /* The device that the queue's commands occupy; 0: there is no such queue. */
 uint64_t opencl_device(cl_command_queue queue);
+/* Lets go of queues whose work is known to be done. */
+void opencl_let_go_reached(void);
 
 /* checks.c */
 /* The address of a function that the runtime of the object's platform does not export; NULL: it has none. */
 void *opencl_context_function(cl_context context, const char *name);
 void *opencl_queue_function(cl_command_queue queue, const char *name);
+
+/* references.c */
+/* A queue that this server holds, and its context. */
+struct opencl_held_queue {
+    cl_command_queue queue;
+    cl_context context;
+};
+/* 0: the vendor refuses. References that are held here do not show in the counts that the application is told. */
+int opencl_hold_queue(cl_command_queue queue, struct opencl_held_queue *held);
+void opencl_let_go_queue(struct opencl_held_queue held);
+/* How many of an event's references are held here. */
+cl_uint opencl_own_references(cl_event event);
+cl_int opencl_context_references(cl_context context, size_t size, void *value, size_t *size_ret);
 /* A reference to an event that the application is not told of. */
 void opencl_hold_event(cl_event event);
 void opencl_let_go_event(cl_event event);
+/* Whether the application has made a user event and not set it yet: commands behind it may fail. */
+int opencl_has_unset_events(void);
+/* Commands of this server's own may be put into the application's queues until `opencl_end_own_commands`, as none of them can fail
+ * because of a user event; 0: not now, and there is nothing to end. */
+int opencl_begin_own_commands(void);
+void opencl_end_own_commands(void);
+/* A marker behind all that the queue has. CL_INVALID_OPERATION: not now. */
+cl_int opencl_enqueue_own_marker(cl_command_queue queue, cl_event *marker);
+/* clSetUserEventStatus, for the application's user events and those of this server. */
+cl_int opencl_set_status(cl_event event, cl_int status);
+/* True if the event is complete, or has failed and the vendor is done with it: then the reference to it may go. */
+int opencl_has_ended(cl_event event);
 
 /* slicing/plan.c: a time of an event as the application is told it. */
 cl_int opencl_event_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret);

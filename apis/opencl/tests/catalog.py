@@ -41,7 +41,7 @@ def clinfo(place):
 
 def clinfo_visible(outcome):
     # The current frequency and the free memory change from second to second. Memory of `malloc` is the application's alone.
-    hidden = r"Max clock frequency|Global free memory|Shared System USM caps"
+    hidden = r"Max clock frequency|Global free memory|Shared System USM caps|Fine-grained system sharing"
     lines = [l for l in outcome.output.splitlines() if not re.search(hidden, l)]
     return (outcome.status, "\n".join(lines))
 
@@ -150,9 +150,10 @@ def pytest_visible(outcome):
 # Intel's runtime ends in a native kernel on a queue without order.
 # Of several codes that apply to a call, Intel's runtime returns others in `codes`. It keeps what kernels print in a stream of its own,
 # natively, and crashes when a thread is cancelled in it.
+# It ends by signal 11 where only events keep a queue, as they do in `releases`.
 # `moved` is for sessions that move, and only PoCL's do.
 ONLY_ON = {"svm_commands": ("pocl",), "codes": ("pocl",), "printing": ("pocl",), "cancelled": ("pocl",),
-           "moved": ("pocl",), "usm": ("intel",)}
+           "moved": ("pocl",), "releases": ("pocl",), "usm": ("intel",)}
 
 # ---- the list ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from programs import Comparison, difference  # noqa: E402
 from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests"))
-from harness.process import HANG, api_server  # noqa: E402
+from harness.process import HANG, api_server, run_nodes  # noqa: E402
 from harness.report import Report  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def isolation(work):
         if not ready:
             return verdict("isolation", False, line + process.stderr.read())
         program = int(ready.group(1))
-        others = [p for p in descendants(process.pid) if p != program]
+        others = [p for node in run_nodes(process.pid) for p in descendants(node)]
         verdict("isolation: no PoCL in the program", "libpocl" not in maps(program), "libpocl is mapped")
         verdict("isolation: the guest library is in the program", "/opencl/lib" in maps(program), maps(program))
         servers = [p for p in others if "libpocl" in maps(p)]
@@ -399,6 +399,50 @@ def many_graphs(work):
         verdict(f"{what} as natively", seen[:2] == expected[:2], difference(expected, seen))
 
 
+# ---- failing: commands behind user events that fail ----------------------------------------------
+
+# Rounds of each run, and of the one with two programs.
+ROUNDS = 60
+SCHEDULERS = ("fair", "round-robin", "slices", "priority", "wfq-poll", "wfq-aimd", "credit", "strict-coscheduling")
+SETTINGS = {name: [f'scheduler = "{name}"'] for name in SCHEDULERS}
+SETTINGS |= {"ebpf": ['scheduler = "ebpf"', f'policy = "{ROOT / "policies" / "figure7.c"}"']}
+SETTINGS |= {"fair in slices of 200 us": ['scheduler = "fair"', 'slice = "200us"']}
+
+
+def failing(work):
+    """What becomes of commands behind user events that fail is the same as natively, under every scheduler, and the API server lives."""
+    binary = compile_c(HERE / "failing.c", CACHE / "opencl-programs")
+    ends = compile_c(HERE / "programs" / "ends.c", CACHE / "opencl-programs")
+    natives = {}
+
+    def native(first):
+        if first not in natives:
+            natives[first] = Place("pocl", False, work).run([binary, first, ROUNDS], limit=HANG)
+        return natives[first]
+
+    def equal(what, first, *options, **environment):
+        done, expected = Place("pocl", True, work, options).run([binary, first, ROUNDS], limit=HANG, **environment), native(first)
+        seen, wanted = ((d.status, d.output, d.errors[-2000:]) for d in (done, expected))
+        verdict(f"failing: {ROUNDS} rounds {what}", (done.status, done.output) == (0, expected.output), difference(wanted, seen))
+
+    good = native(1).status == 0 and native(1).output.count("strange 0, cells wrong 0") == ROUNDS
+    verdict(f"failing: {ROUNDS} rounds natively", good, native(1).output[-2000:] + native(1).errors[-2000:])
+    equal("plain", 1)
+    equal("with --mirror", 1, "--mirror")
+    equal("in parts", 1, AVIARY_SLICE_GROUPS=1)
+    for number, (name, settings) in enumerate(SETTINGS.items()):
+        with scheduled(work, *settings, f'hold_limit = "{HANG:.0f}s"') as (_, address):
+            # Each scheduler other rounds: they are told apart by nothing but times.
+            equal(f"under {name}", 1 + number * ROUNDS, "--server", address)
+            if name == "fair":
+                place = Place("pocl", True, work, ("--server", address, "--mirror"))
+                programs = [place.start([binary, 1, ROUNDS]) for _ in range(2)]
+                told = [program.communicate(timeout=4 * HANG)[0] for program in programs]
+                verdict("failing: two programs at once under fair", told == 2 * [native(1).output], told)
+                done = Place("pocl", True, work, ("--server", address)).run([ends, "hastily"], limit=HANG)
+                verdict("failing: parts of devices end in haste", (done.status, done.output.count("value 60")) == (0, 60), done.errors)
+
+
 # ---- slicing: launches in parts ------------------------------------------------------------------
 
 SLICED = {"places", "plain", "saxpy", "reduce", "sum", "required", "negative"}
@@ -494,6 +538,7 @@ CHECKS = {
     "awake": awake,
     "graphs": graphs,
     "many-graphs": many_graphs,
+    "failing": failing,
     "placed": placed,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),

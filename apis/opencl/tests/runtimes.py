@@ -35,6 +35,10 @@ def vendor_folder(runtime):
     return folder
 
 
+# The status of a program that was stopped at its limit: that of no signal.
+HUNG = -999
+
+
 @dataclass
 class Outcome:
     """What a run of a program left behind."""
@@ -100,7 +104,7 @@ class Place:
             # Only this program's own session: the command and what it started.
             os.killpg(process.pid, 9)
             output, errors = process.communicate()
-            return Outcome(-999, output, errors + f"\n(stopped after {limit} s)", time.monotonic() - started)
+            return Outcome(HUNG, output, errors + f"\n(stopped after {limit} s)", time.monotonic() - started)
         return Outcome(process.returncode, output, errors, time.monotonic() - started)
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from programs import difference  # noqa: E402
-from runtimes import CACHE, Place, compile_c, vendor_folder  # noqa: E402
+from runtimes import CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "tests"))
+from harness.process import run_nodes  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 PYTHON = CACHE / "sycl" / "bin" / "python"
@@ -80,11 +83,11 @@ def suites(work, report):
                      difference((native.status, lines[0]), (remote.status, lines[1])) + "".join(missing) + remote.errors[-400:])
 
 
-def server_of(node, program):
+def server_of(node):
     """The API server that has Intel's runtime; None: there is none yet."""
     for entry in Path("/proc").iterdir():
         try:
-            maps = (entry / "maps").read_text() if entry.name.isdigit() and int(entry.name) != program else ""
+            maps = (entry / "maps").read_text() if entry.name.isdigit() else ""
             parents, pid = [], int(entry.name) if maps else 0
             while pid > 1 and len(parents) < 10:
                 parents.append(pid)
@@ -101,7 +104,7 @@ def ends(work, report):
     process = places(work)[1].start([PYTHON, "-c", ENDLESS])
     try:
         ready = process.stdout.readline()
-        server = server_of(process.pid, 0)
+        server = next(filter(None, (server_of(node) for node in run_nodes(process.pid))), None)
         if ready == "ready\n" and server:
             os.kill(server, signal.SIGKILL)
         output, errors = process.communicate(timeout=120)

@@ -39,6 +39,7 @@ enum {
     TA_INVALID_ENTRY = -17,
     TA_INVALID_BINDING = -18,
     TA_BUSY = -19,
+    TA_ABSENT = -20,
 };
 
 typedef struct ta_device_st *ta_device;
@@ -147,6 +148,7 @@ uint32_t ta_count_words(const char *const *words);
 #define TA_DEVICE_UNITS 2   /* uint32_t */
 #define TA_DEVICE_PARENT 3  /* ta_device */
 #define TA_DEVICE_VENDOR 4  /* const char *, owned by the library */
+#define TA_DEVICE_MOTTOS 5  /* const char *[2], owned by the library; newer than the specification */
 
 ta_status ta_device_query(ta_device device, uint32_t what, size_t bytes, void *value, size_t *bytes_needed);
 /* How often ta_device_units ran in the library. */
@@ -494,7 +496,8 @@ ta_status ta_rows_sum(uint32_t rows, size_t bytes, const uint8_t *const *from, u
 /* --- structs of the application with a part of the library's own -------------------------------- */
 
 /* A stream in the manner of zlib's: every byte is replaced as `table` says, added to the sum of all before, and written
-   twice. `internal` is the library's own, and there is no other memory of a stream than the application's. */
+   twice. `internal` is the library's own, and there is no other memory of a stream than the application's. Programs may read
+   `internal.sum` and `internal.held`. */
 typedef struct ta_flow_internal {
     uint32_t begun;
     uint32_t held; /* a byte that is to be written once more */
@@ -514,6 +517,8 @@ typedef struct ta_flow {
     struct ta_flow_internal internal;
     uint32_t distance; /* `again` is the byte that was read so many bytes ago, at most 16384; 0: the newest */
     uint32_t again;
+    uint32_t look;        /* at most 16384 */
+    uint64_t behind;      /* written: a hash of the `look` bytes that lie before the first of this call, of those that were read */
 } ta_flow;
 ta_status ta_flow_init(ta_flow *flow);
 /* As after `ta_flow_init`, but the members that the application has set stay. */

@@ -94,6 +94,7 @@ static ta_status answer(const void *value, size_t n, size_t bytes, void *to, siz
 
 ta_status ta_device_query(ta_device device, uint32_t what, size_t bytes, void *value, size_t *bytes_needed) {
     static const char vendor[] = "the vendor";
+    static const char *const mottos[] = {"ours is faster", "so is ours"};
     const char *owned = vendor;
     struct ta_device_st *d = object_check(device, KIND_DEVICE);
     if (!d)
@@ -107,6 +108,8 @@ ta_status ta_device_query(ta_device device, uint32_t what, size_t bytes, void *v
         return answer(&d->parent, sizeof d->parent, bytes, value, bytes_needed);
     case TA_DEVICE_VENDOR:
         return answer(&owned, sizeof owned, bytes, value, bytes_needed);
+    case TA_DEVICE_MOTTOS:
+        return answer(mottos, sizeof mottos, bytes, value, bytes_needed);
     default:
         return TA_INVALID_VALUE;
     }

@@ -42,7 +42,8 @@ ta_status ta_flow_init(ta_flow *flow) {
         return TA_INVALID_VALUE;
     flow->table = itself();
     flow->counts = NULL;
-    flow->counts_size = flow->most = flow->distance = flow->again = 0;
+    flow->counts_size = flow->most = flow->distance = flow->again = flow->look = 0;
+    flow->behind = 0;
     ta_flow_reset(flow);
     return TA_OK;
 }
@@ -62,6 +63,15 @@ static int emit(ta_flow *flow, uint8_t byte) {
     return 1;
 }
 
+/* Reads what lies before the pointer, as it is there. */
+static uint64_t look_behind(const ta_flow *flow) {
+    uint64_t hash = 0;
+    uint32_t bytes = flow->look < flow->total_in ? flow->look : flow->total_in;
+    for (uint32_t n = bytes < LAST ? bytes : LAST; flow->avail_in && n; n--)
+        hash = hash * 31 + flow->next_in[-(ptrdiff_t)n];
+    return hash;
+}
+
 ta_status ta_flow_run(ta_flow *flow) {
     ta_flow_internal *own = &flow->internal;
     if (own->begun != BEGUN || !flow->table || (flow->counts && flow->counts_size < 256))
@@ -71,6 +81,7 @@ ta_status ta_flow_run(ta_flow *flow) {
         own->counted = flow->counts;
         flow->most = 0;
     }
+    flow->behind = look_behind(flow);
     if (own->held && emit(flow, own->sum))
         own->held = 0;
     while (!own->held && flow->avail_in && flow->avail_out) {

@@ -7,7 +7,7 @@
 
 #include "testapi.h"
 
-enum kind { KIND_DEVICE = 1, KIND_BUFFER, KIND_STREAM, KIND_JOB, KIND_KERNEL, KIND_EVENT, KIND_MARKER, KIND_LEDGER };
+enum kind { KIND_DEVICE = 1, KIND_BUFFER, KIND_STREAM, KIND_JOB, KIND_KERNEL, KIND_EVENT, KIND_MARKER, KIND_LEDGER, KIND_LATCH };
 
 /* First member of every object. */
 struct object {

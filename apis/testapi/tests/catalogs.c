@@ -43,6 +43,16 @@ static void extras(const ta_catalog *catalog) {
     CHECK_EQ(strcmp(named->name(), "extra"), 0);
 }
 
+/* Functions that a later header has behind this one's. */
+static void later(const ta_catalogs *catalogs) {
+    ta_report (*const *functions)(int, const char *, double) = (ta_report (*const *)(int, const char *, double))(const void *)catalogs;
+    for (size_t at = sizeof *catalogs / sizeof *functions, last = at + 16; at < last; at++) {
+        ta_report report = functions[at](1, "later", 2.5);
+        CHECK_EQ(ta_report_code(report), TA_UNSUPPORTED);
+        ta_report_free(report);
+    }
+}
+
 static void remoted(const ta_catalog *catalog) {
     /* The header's version, which is earlier than the library's. */
     CHECK_EQ(catalog->version.minor, TA_CATALOG_MINOR);
@@ -75,7 +85,9 @@ int main(int argc, char **argv) {
     CHECK(HAS(catalog, scale) && !HAS(catalog, later));
     calls(catalog);
     extras(catalog);
-    if (argc > 1)
+    if (argc > 1) {
         remoted(catalog);
+        later(catalogs);
+    }
     return check_done();
 }

@@ -34,6 +34,24 @@ static void posted(void) {
     CHECK_EQ(ta_event_references(event, &references), TA_INVALID_EVENT);
 }
 
+/* An answer that the specification does not know has the API server's addresses: it is not told, however much room there is for it. */
+static void untold(ta_device device) {
+    static char room[1 << 20];
+    void *words[8];
+    size_t needed = 0;
+    CHECK_EQ(ta_device_query(device, TA_DEVICE_MOTTOS, 0, NULL, &needed), TA_OK);
+    CHECK_EQ(needed, 2 * sizeof(char *));
+    memset(words, 0x11, sizeof words);
+    CHECK_EQ(ta_device_query(device, TA_DEVICE_MOTTOS, sizeof words, words, &needed), TA_UNSUPPORTED);
+    for (size_t i = 0; i < sizeof words; i++)
+        CHECK_EQ(((char *)words)[i], 0x11);
+    CHECK_EQ(ta_device_query(device, TA_DEVICE_MOTTOS, sizeof room, room, &needed), TA_UNSUPPORTED);
+    for (size_t i = 0; i < sizeof room; i++)
+        CHECK_EQ(room[i], 0);
+    CHECK_EQ(ta_device_query(device, TA_DEVICE_NAME, sizeof room, room, &needed), TA_OK);
+    CHECK(strcmp(room, "zero") == 0);
+}
+
 int main(int argc, char **argv) {
     int sync = argc > 1 && strcmp(argv[1], "sync") == 0;
     ta_device device = NULL;
@@ -59,6 +77,8 @@ int main(int argc, char **argv) {
     runs = ta_device_units_runs();
     CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
     CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
+
+    untold(device);
 
     /* A handle that was valid a moment ago, in an asynchronous call. */
     CHECK_EQ(ta_buffer_create(device, 8, &buffer), TA_OK);

@@ -8,11 +8,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::LINE;
+use crate::description::ModelParameters;
 use crate::escapes::Escapes;
 use crate::image::Pins;
 use crate::iommu::{IoFault, Iommu};
-use crate::memory::Line;
-use crate::{ClientMemory, LINE, ModelParameters};
+use crate::memory::{ClientMemory, Line};
 
 /// AXI's response for an address that nothing answers.
 const DECERR: u8 = 0b11;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::{ClientMemory, ImageDescription, IoFault, IommuError, Rights};
+use crate::description::ImageDescription;
+use crate::iommu::{IoFault, IommuError, Rights};
+use crate::memory::ClientMemory;
 
-/// an MMIO write was refused by the monitor
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("the monitor refused the MMIO write to {0:#x}")]
+/// the monitor refused the MMIO write to {0:#x}
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub struct MmioRefused(pub u32);
 
 /// The reason why [`Board::advance`] returned.
@@ -23,6 +24,21 @@ pub enum Stop {
 }
 
 /// A card with a monitor: MMIO, a clock, an IO page table and interrupts.
+///
+/// ```
+/// use aviary_card::{Board, Stop};
+///
+/// /// Lets a card run until an accelerator has something to say; false: it never will.
+/// fn wait_for_interrupt(board: &mut dyn Board) -> bool {
+///     loop {
+///         match board.advance(10_000) {
+///             Stop::Interrupt => return true,
+///             Stop::Idle => return false,
+///             Stop::Elapsed => {}
+///         }
+///     }
+/// }
+/// ```
 pub trait Board {
     fn description(&self) -> &ImageDescription;
 

@@ -11,26 +11,28 @@ pub const ABI: u32 = 1;
 /// Ports that a monitor has at most.
 pub const MAX_PORTS: usize = 16;
 
-/// The reason why an image cannot be described.
-#[derive(Debug, Error)]
+/// The description of an image cannot be used.
+///
+/// ```
+/// use aviary_card::ImageDescription;
+/// use std::path::Path;
+///
+/// let error = ImageDescription::read(Path::new("/no/such/image.json")).unwrap_err();
+/// assert!(error.to_string().starts_with("/no/such/image.json: "));
+/// ```
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum DescriptionError {
     /// {path}: {source}
-    #[error("{path}: {source}")]
     Read { path: PathBuf, source: std::io::Error },
     /// {path}: {source}
-    #[error("{path}: {source}")]
     Parse { path: PathBuf, source: serde_json::Error },
-    /// {path}: the image has interface {found}, this program needs {ABI}; build it again with fpga/build
-    #[error("{path}: the image has interface {found}, this program needs {ABI}; build it again with fpga/build")]
+    /// {path}: the image has interface version {found}, this program needs {ABI:}; build it again with fpga/build
     Abi { path: PathBuf, found: u32 },
-    /// {path}: the image has {found} ports; a monitor has 1 to 16
-    #[error("{path}: the image has {found} ports; a monitor has 1 to {MAX_PORTS}")]
+    /// {path}: the image has {found} ports; expected 1 to {MAX_PORTS:}
     Ports { path: PathBuf, found: usize },
-    /// {path}: {first} and {second} have the guid {guid} and differ
-    #[error("{path}: {first} and {second} have the guid {guid} and differ")]
+    /// {path}: the accelerators {first} and {second} have the same guid {guid}, but are not the same
     Guid { path: PathBuf, guid: String, first: String, second: String },
-    /// {path}: {parameter} of the model is 0
-    #[error("{path}: {parameter} of the model is 0")]
+    /// {path}: {parameter} of the model is 0; expected at least 1
     Model { path: PathBuf, parameter: &'static str },
 }
 
@@ -86,6 +88,17 @@ pub struct ModelParameters {
 }
 
 /// An image.
+///
+/// ```no_run
+/// use aviary_card::ImageDescription;
+/// use std::path::Path;
+///
+/// let description = ImageDescription::read(Path::new("build/all.json"))?;
+/// for port in &description.ports {
+///     println!("{}: {} at {} MHz", port.name, port.summary, port.clock_mhz);
+/// }
+/// # Ok::<(), aviary_card::DescriptionError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ImageDescription {
     pub abi: u32,

@@ -10,20 +10,16 @@ use thiserror::Error;
 
 use crate::description::ABI;
 
-/// The reason why an image cannot be loaded.
-#[derive(Debug, Error)]
+/// An image cannot be loaded.
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum ImageError {
     /// {path}: {source}
-    #[error("{path}: {source}")]
     Load { path: PathBuf, source: libloading::Error },
-    /// {path}: the image has interface {found}, this program needs {ABI}; build it again with fpga/build
-    #[error("{path}: the image has interface {found}, this program needs {ABI}; build it again with fpga/build")]
+    /// {path}: the image has interface version {found}, this program needs {ABI:}; build it again with fpga/build
     Abi { path: PathBuf, found: u32 },
-    /// {path}: the image's pins have {found} bytes, expected {expected}; build it again with fpga/build
-    #[error("{path}: the image's pins have {found} bytes, expected {expected}; build it again with fpga/build")]
+    /// {path}: the image's pins have {found} bytes instead of {expected}; build it again with fpga/build
     Pins { path: PathBuf, found: u32, expected: usize },
-    /// {0}: the image could not be started
-    #[error("{0}: the image could not be started")]
+    /// {0}: cannot start the image
     Start(PathBuf),
 }
 

@@ -1,11 +1,11 @@
 //! The model of the IO page table: pages of 4 KB and 2 MB, and the IOTLB before it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use crate::ClientMemory;
+use crate::memory::ClientMemory;
 use crate::tlb::{PageName, Tlb};
 
 /// Bytes of a small page.
@@ -25,20 +25,22 @@ pub enum Rights {
     ReadWrite,
 }
 
-/// The reason why a mapping is refused.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// A mapping is refused.
+///
+/// ```
+/// use aviary_card::IommuError;
+///
+/// assert_eq!(IommuError::Taken(0x2000).to_string(), "the page at 0x2000 is mapped already");
+/// ```
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum IommuError {
-    /// {length:#x} bytes at {address:#x} are empty, not whole pages, or not in the IO space of 48 bits
-    #[error("{length:#x} bytes at {address:#x} are empty, not whole pages, or not in the IO space of 48 bits")]
+    /// {length:#x} bytes at {address:#x}: expected whole pages within 48 bits of IO address space, at least one
     Range { address: u64, length: u64 },
-    /// {length:#x} bytes from {offset:#x} on do not lie in the client's memory
-    #[error("{length:#x} bytes from {offset:#x} on do not lie in the client's memory")]
+    /// {length:#x} bytes from {offset:#x} on are not within the client's memory
     Memory { offset: u64, length: u64 },
     /// the page at {0:#x} is mapped already
-    #[error("the page at {0:#x} is mapped already")]
     Taken(u64),
-    /// the memory is mapped to read only
-    #[error("the memory is mapped to read only")]
+    /// the memory is mapped read-only
     ReadOnly,
 }
 
@@ -75,7 +77,19 @@ impl PageEntry {
 #[derive(Debug)]
 enum Directory {
     Huge(PageEntry),
-    Small { pages: Box<[Option<PageEntry>; SMALL_PER_HUGE]>, used: usize },
+    /// By their places among the 512; at least one. A client that maps one page here and there makes no table of 512 each time.
+    Small(BTreeMap<usize, PageEntry>),
+}
+
+/// Entries of the page table that a mapping takes: one for 2 MB whose address and place in the memory are multiples of 2 MB, and
+/// one for each other page.
+pub fn entries_of(address: u64, offset: u64, length: u64) -> u64 {
+    let first = address.next_multiple_of(HUGE_PAGE) - address;
+    if !address.wrapping_sub(offset).is_multiple_of(HUGE_PAGE) || first > length {
+        return length / PAGE;
+    }
+    let huge = (length - first) / HUGE_PAGE;
+    huge + (length - huge * HUGE_PAGE) / PAGE
 }
 
 /// A line's place, and what the look-up cost.
@@ -142,16 +156,11 @@ impl Iommu {
 
     fn insert_small(&mut self, address: u64, entry: PageEntry) {
         let number = address >> HUGE_BITS;
-        let directory = self
-            .directories
-            .entry(number)
-            .or_insert_with(|| Directory::Small { pages: Box::new([const { None }; SMALL_PER_HUGE]), used: 0 });
-        let Directory::Small { pages, used } = directory else { return };
-        pages[small_index(address)] = Some(entry);
-        *used += 1;
-        let Some(first) = pages[0].clone().filter(|first| first.offset.is_multiple_of(HUGE_PAGE)) else { return };
-        let merges = *used == SMALL_PER_HUGE
-            && pages.iter().enumerate().all(|(i, page)| page.as_ref().is_some_and(|page| first.continues(page, i)));
+        let directory = self.directories.entry(number).or_insert_with(|| Directory::Small(BTreeMap::new()));
+        let Directory::Small(pages) = directory else { return };
+        pages.insert(small_index(address), entry);
+        let Some(first) = pages.get(&0).cloned().filter(|first| first.offset.is_multiple_of(HUGE_PAGE)) else { return };
+        let merges = pages.len() == SMALL_PER_HUGE && pages.iter().all(|(i, page)| first.continues(page, *i));
         if merges {
             // The IOTLB may know the small pages.
             for i in 0..SMALL_PER_HUGE as u64 {
@@ -168,9 +177,9 @@ impl Iommu {
                 let page = PageName { number: address >> HUGE_BITS, bits: HUGE_BITS };
                 Some((entry, page, address % HUGE_PAGE))
             }
-            Directory::Small { pages, .. } => {
+            Directory::Small(pages) => {
                 let page = PageName { number: address >> PAGE_BITS, bits: PAGE_BITS };
-                Some((pages[small_index(address)].as_ref()?, page, address % PAGE))
+                Some((pages.get(&small_index(address))?, page, address % PAGE))
             }
         }
     }
@@ -208,7 +217,7 @@ impl Iommu {
     fn remove_directory(&mut self, number: u64) {
         match self.directories.remove(&number) {
             Some(Directory::Huge(_)) => self.tlb.drop_page(PageName { number, bits: HUGE_BITS }),
-            Some(Directory::Small { .. }) => {
+            Some(Directory::Small(_)) => {
                 for i in 0..SMALL_PER_HUGE as u64 {
                     self.tlb.drop_page(PageName { number: (number << (HUGE_BITS - PAGE_BITS)) + i, bits: PAGE_BITS });
                 }
@@ -220,26 +229,24 @@ impl Iommu {
     /// A huge page becomes 512 small ones.
     fn split(&mut self, number: u64) {
         let Some(Directory::Huge(huge)) = self.directories.get(&number) else { return };
-        let pages = std::array::from_fn(|i| {
-            Some(PageEntry {
-                memory: Arc::clone(&huge.memory),
-                offset: huge.offset + i as u64 * PAGE,
-                rights: huge.rights,
-            })
-        });
+        let page = |i| PageEntry {
+            memory: Arc::clone(&huge.memory),
+            offset: huge.offset + i as u64 * PAGE,
+            rights: huge.rights,
+        };
+        let pages = (0..SMALL_PER_HUGE).map(|i| (i, page(i))).collect();
         self.tlb.drop_page(PageName { number, bits: HUGE_BITS });
-        self.directories.insert(number, Directory::Small { pages: Box::new(pages), used: SMALL_PER_HUGE });
+        self.directories.insert(number, Directory::Small(pages));
     }
 
     fn remove_small(&mut self, number: u64, from: u64, to: u64) {
-        let Some(Directory::Small { pages, used }) = self.directories.get_mut(&number) else { return };
+        let Some(Directory::Small(pages)) = self.directories.get_mut(&number) else { return };
         for page in (from..to).step_by(PAGE as usize) {
-            if pages[small_index(page)].take().is_some() {
-                *used -= 1;
+            if pages.remove(&small_index(page)).is_some() {
                 self.tlb.drop_page(PageName { number: page >> PAGE_BITS, bits: PAGE_BITS });
             }
         }
-        if *used == 0 {
+        if pages.is_empty() {
             self.directories.remove(&number);
         }
     }
@@ -318,10 +325,28 @@ mod tests {
     }
 
     #[test]
+    fn entries_are_those_of_the_table() {
+        for (address, offset, length) in [
+            (0, 0, HUGE_PAGE),
+            (PAGE, PAGE, 3 * HUGE_PAGE),
+            (HUGE_PAGE - PAGE, HUGE_PAGE - PAGE, 2 * PAGE),
+            (HUGE_PAGE, PAGE, 2 * HUGE_PAGE),
+            (5 * PAGE, 5 * PAGE, PAGE),
+            (HUGE_PAGE, 0, 2 * HUGE_PAGE + 7 * PAGE),
+        ] {
+            let (mut iommu, memory) = (Iommu::new(512), memory(offset + length));
+            iommu.map(address, &memory, offset, length, Rights::Read).unwrap();
+            let of = |directory: &Directory| if let Directory::Small(pages) = directory { pages.len() } else { 1 };
+            let found: usize = iommu.directories.values().map(of).sum();
+            assert_eq!(entries_of(address, offset, length), found as u64, "{address:#x} {offset:#x} {length:#x}");
+        }
+    }
+
+    #[test]
     fn pages_that_are_not_congruent_stay_small() {
         let (mut iommu, memory) = (Iommu::new(512), memory(2 * HUGE_PAGE));
         iommu.map(0, &memory, PAGE, HUGE_PAGE, Rights::ReadWrite).unwrap();
-        assert!(matches!(iommu.directories[&0], Directory::Small { used: SMALL_PER_HUGE, .. }));
+        assert!(matches!(&iommu.directories[&0], Directory::Small(pages) if pages.len() == SMALL_PER_HUGE));
         assert_eq!(iommu.translate(PAGE, false).unwrap().offset, 2 * PAGE);
     }
 

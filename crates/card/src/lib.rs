@@ -22,7 +22,7 @@ pub use description::{
 };
 pub use escapes::Escape;
 pub use image::ImageError;
-pub use iommu::{HUGE_PAGE, IoFault, IommuError, PAGE, Rights};
+pub use iommu::{HUGE_PAGE, IoFault, IommuError, PAGE, Rights, entries_of};
 pub use memory::{ClientMemory, ClientMemoryError};
 pub use monitor::Monitor;
 pub use simulated::{CardError, Simulated, Statistics};

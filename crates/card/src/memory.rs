@@ -9,30 +9,49 @@ use thiserror::Error;
 use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-use crate::iommu::PAGE;
-use crate::{LINE, Rights};
+use crate::LINE;
+use crate::iommu::{PAGE, Rights};
 
 /// A line.
 pub type Line = [u64; 8];
 
-/// The reason why memory of a client is refused.
-#[derive(Debug, Error)]
+/// A client's memory is refused.
+///
+/// ```
+/// use aviary_card::{ClientMemory, ClientMemoryError, Rights};
+/// use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+///
+/// let file = memfd_create("client", MemfdFlags::ALLOW_SEALING)?;
+/// ftruncate(&file, 8192)?;
+/// // The client could take its pages away, and end this process by that.
+/// let error = ClientMemory::map(file.into(), 0, 4096, Rights::Read).unwrap_err();
+/// assert!(matches!(error, ClientMemoryError::Unsealed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum ClientMemoryError {
-    /// the descriptor is no memfd of ordinary pages that is sealed against shrinking
-    #[error("the descriptor is no memfd of ordinary pages that is sealed against shrinking")]
+    /// the descriptor is not a memfd of ordinary pages that is sealed against shrinking
     Unsealed,
-    /// {length:#x} bytes from {offset:#x} on are empty, not whole pages, or not all in the file of {size:#x} bytes
-    #[error(
-        "{length:#x} bytes from {offset:#x} on are empty, not whole pages, or not all in the file of {size:#x} bytes"
-    )]
+    /// {length:#x} bytes from {offset:#x} on: expected whole pages within the file of {size:#x} bytes, at least one
     Range { offset: u64, length: u64, size: u64 },
-    /// the memory cannot be mapped: {0}
-    #[error("the memory cannot be mapped: {0}")]
+    /// cannot map the memory: {0}
     Map(#[from] MmapRegionError),
 }
 
 /// Memory of a client that this process has mapped: part of a sealed memfd. The client writes and reads it at the same time;
 /// the card copies lines and believes nothing in them.
+///
+/// ```
+/// use aviary_card::{ClientMemory, Rights};
+/// use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+///
+/// let file = memfd_create("client", MemfdFlags::ALLOW_SEALING)?;
+/// ftruncate(&file, 8192)?;
+/// fcntl_add_seals(&file, SealFlags::SHRINK)?;
+/// let memory = ClientMemory::map(file.into(), 4096, 4096, Rights::Read)?;
+/// assert_eq!((memory.length(), memory.rights()), (4096, Rights::Read));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ClientMemory {
     region: MmapRegion,
     rights: Rights,
@@ -65,6 +84,8 @@ impl ClientMemory {
             .with_mmap_flags(SHARED)
             .with_file_offset(FileOffset::new(file, offset))
             .build()?;
+        // A client's file may be as long as its slice, and nearly empty.
+        aviary_ring::leave_out_of_dumps(region.as_ptr().expose_provenance(), bytes);
         Ok(Self { region, rights })
     }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{Board, LINE, MmioRefused};
+use crate::LINE;
+use crate::board::{Board, MmioRefused};
 
 /// Registers of the VCU's page.
 pub const VERSION: u32 = 0x018;
@@ -40,14 +41,12 @@ pub const STATE_ADDRESS: u32 = 0x28;
 
 const PAGE: u32 = 0x1000;
 
-/// The reason why a port cannot be given a slice.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// A port cannot get an IO slice.
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum SliceError {
-    /// the slice from {base:#x} on with {bytes:#x} bytes is empty, not whole lines, or not in the IO space
-    #[error("the slice from {base:#x} on with {bytes:#x} bytes is empty, not whole lines, or not in the IO space")]
+    /// an IO slice of {bytes:#x} bytes at {base:#x}: expected whole lines within the IO address space, at least one
     Range { base: u64, bytes: u64 },
-    /// port {0} is not in reset and drained
-    #[error("port {0} is not in reset and drained")]
+    /// port {0} must be in reset and drained
     Busy(usize),
 }
 
@@ -123,6 +122,15 @@ pub struct PortCounters {
 }
 
 /// The monitor of a board.
+///
+/// ```
+/// use aviary_card::{Board, Monitor};
+///
+/// /// Starts over with the accelerator at a port.
+/// fn restart(board: &mut dyn Board, port: usize) {
+///     Monitor(board).reset(port);
+/// }
+/// ```
 pub struct Monitor<'a, B: Board + ?Sized>(pub &'a mut B);
 
 impl<B: Board + ?Sized> Monitor<'_, B> {

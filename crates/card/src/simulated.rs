@@ -6,12 +6,14 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::axi::Axi;
+use crate::board::{Board, MmioRefused, Stop};
+use crate::description::{DescriptionError, ImageDescription};
 use crate::escapes::{Escape, Escapes};
+use crate::image::ImageError;
 use crate::image::{Image, Pins};
+use crate::iommu::{IoFault, IommuError, Rights};
+use crate::memory::ClientMemory;
 use crate::mmio::{Access, Phase};
-use crate::{
-    Board, ClientMemory, DescriptionError, ImageDescription, ImageError, IoFault, IommuError, MmioRefused, Rights, Stop,
-};
 
 /// Cycles that the card stays in reset when it begins.
 const RESET_CYCLES: u64 = 8;
@@ -23,14 +25,20 @@ const MMIO_CYCLES: u64 = 1000;
 /// interrupt that a job raises at its end has come out.
 const SETTLE_CYCLES: u32 = 4;
 
-/// The reason why a card cannot be started.
-#[derive(Debug, Error)]
+/// A card cannot be started.
+///
+/// ```
+/// use aviary_card::{CardError, Simulated};
+/// use std::path::Path;
+///
+/// let error = Simulated::start(Path::new("/no/such/image.so")).err();
+/// assert!(matches!(error, Some(CardError::Description(_))));
+/// ```
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum CardError {
     /// {0}
-    #[error(transparent)]
     Description(#[from] DescriptionError),
     /// {0}
-    #[error(transparent)]
     Image(#[from] ImageError),
 }
 
@@ -47,6 +55,17 @@ pub struct Statistics {
 
 /// A card that is simulated cycle by cycle, with a model of link, IOMMU and memory. It has no thread of its own: it runs while one
 /// of its functions does, so an idle card uses no CPU. With the same calls, two cards do the same in each cycle.
+///
+/// ```no_run
+/// use aviary_card::{Board, Simulated, Stop};
+/// use std::path::Path;
+///
+/// // An image that fpga/build made, with its description beside it.
+/// let mut card = Simulated::start(Path::new("build/all.so"))?;
+/// while card.advance(1_000) == Stop::Elapsed {}
+/// println!("idle after {} cycles", card.now());
+/// # Ok::<(), aviary_card::CardError>(())
+/// ```
 pub struct Simulated {
     description: ImageDescription,
     image: Image,

@@ -1,11 +1,13 @@
 //! Finding API builds: folders with an `api.json`, as `aviary spec build` writes them.
 
+use aviary_control::FPGA_MEMORY;
+use aviary_node::{HANDLES, HOST_LOG, HOST_MEMORY};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
@@ -16,7 +18,7 @@ pub enum ApiError {
     NotFound(String, String),
     /// {0}: {1}
     Unreadable(PathBuf, io::Error),
-    /// {0} is no API description: {1}
+    /// {0} is not an API description: {1}; run `aviary spec build` for this API again
     Malformed(PathBuf, String),
     /// {0} is not a directory
     NotADirectory(PathBuf),
@@ -24,9 +26,9 @@ pub enum ApiError {
 
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum PolicyChoice {
-    /// the scheduler `ebpf` needs `policy = "FILE"`: no API that is built here has a policy in its specification
+    /// scheduler `ebpf` needs `policy = "FILE"`: no API that is built here has a policy in its specification
     None,
-    /// the scheduler `ebpf` needs `policy = "FILE"`: the specifications of `{0}` and `{1}` both have a policy
+    /// scheduler `ebpf` needs `policy = "FILE"`: the specifications of `{0}` and `{1}` each have a policy
     Several(String, String),
 }
 
@@ -51,6 +53,15 @@ pub struct Api {
     pub sandbox: Option<SandboxNeeds>,
 }
 
+/// All resources that these APIs and every API server have; `None`: one of them was built before they were written down.
+pub fn declared_resources(apis: &[Api]) -> Option<BTreeSet<String>> {
+    if apis.iter().any(|api| api.functions.is_empty()) {
+        return None;
+    }
+    let of_all = [HANDLES, HOST_LOG, HOST_MEMORY, FPGA_MEMORY].map(str::to_owned);
+    Some(apis.iter().flat_map(|api| api.resources.iter().cloned()).chain(of_all).collect())
+}
+
 /// The `sandbox` block of a specification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct SandboxNeeds {
@@ -64,12 +75,17 @@ pub struct SandboxNeeds {
     pub ioctls: Vec<String>,
 }
 
-/// The settings with which a program finds the guest library.
+/// The settings with which a program finds the guest library. Texts have placeholders: [`filled`] replaces them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
     Environment {
         name: String,
         value: String,
+    },
+    /// A file below `{dir}`.
+    File {
+        path: PathBuf,
+        content: String,
     },
     DropIn {
         soname: String,
@@ -104,6 +120,12 @@ struct Environment {
 }
 
 #[derive(Deserialize)]
+struct File {
+    path: PathBuf,
+    content: String,
+}
+
+#[derive(Deserialize)]
 struct DropIn {
     soname: String,
     #[serde(default)]
@@ -118,8 +140,7 @@ impl Api {
         let description: Description = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
         let directory = fs::canonicalize(directory).map_err(|error| ApiError::Unreadable(directory.into(), error))?;
         let library = directory.join(&description.library);
-        let places = Placeholders { directory: &directory, library: &library };
-        let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
+        let launch = description.launch.iter().filter_map(|step| launch(step).transpose());
         let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
         let policy = description.policy.map(|file| directory.join(file));
         let Description { name, version, soname, functions, resources, device_resources, sandbox, .. } = description;
@@ -139,42 +160,40 @@ impl Api {
     }
 }
 
-struct Placeholders<'a> {
-    directory: &'a Path,
-    library: &'a Path,
+/// `None`: a step that this version does not know.
+fn launch(step: &Value) -> Result<Option<Launch>, String> {
+    let wrong = |error: serde_json::Error| error.to_string();
+    if let Some(environment) = step.get("environment") {
+        let Environment { name, value } = Environment::deserialize(environment).map_err(wrong)?;
+        return Ok(Some(Launch::Environment { name, value }));
+    }
+    if let Some(file) = step.get("file") {
+        let File { path, content } = File::deserialize(file).map_err(wrong)?;
+        if path.components().next().is_none() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
+            return Err(format!("`{}` is not a file below the build folder", path.display()));
+        }
+        return Ok(Some(Launch::File { path, content }));
+    }
+    if let Some(dropin) = step.get("dropin") {
+        let DropIn { soname, only_if_missing } = DropIn::deserialize(dropin).map_err(wrong)?;
+        if soname.is_empty() || soname.contains('/') {
+            return Err(format!("`{soname}` is not a library's name: it is empty or has a `/` in it"));
+        }
+        return Ok(Some(Launch::DropIn { soname, only_if_missing }));
+    }
+    if let Some(program) = step.get("program") {
+        let name = program.as_str().unwrap_or_default();
+        if name.is_empty() || name.contains('/') {
+            return Err(format!("`{program}` is not a program's name: it is empty or has a `/` in it"));
+        }
+        return Ok(Some(Launch::Program(name.to_owned())));
+    }
+    Ok(None)
 }
 
-impl Placeholders<'_> {
-    /// `None`: a step that is done when the API is built.
-    fn launch(&self, step: &Value) -> Result<Option<Launch>, String> {
-        if let Some(environment) = step.get("environment") {
-            let Environment { name, value } =
-                Environment::deserialize(environment).map_err(|error| error.to_string())?;
-            let value = self.fill(&value);
-            return Ok(Some(Launch::Environment { name, value }));
-        }
-        if let Some(dropin) = step.get("dropin") {
-            let DropIn { soname, only_if_missing } = DropIn::deserialize(dropin).map_err(|error| error.to_string())?;
-            if soname.is_empty() || soname.contains('/') {
-                return Err(format!("`{soname}` cannot be the name of a library"));
-            }
-            return Ok(Some(Launch::DropIn { soname, only_if_missing }));
-        }
-        if let Some(program) = step.get("program") {
-            let name = program.as_str().unwrap_or_default();
-            if name.is_empty() || name.contains('/') {
-                return Err(format!("`{program}` cannot be the name of a program"));
-            }
-            return Ok(Some(Launch::Program(name.to_owned())));
-        }
-        Ok(None)
-    }
-
-    fn fill(&self, value: &str) -> String {
-        let directory = self.directory.to_string_lossy();
-        let library = self.library.to_string_lossy();
-        value.replace("{dir}", &directory).replace("{library}", &library)
-    }
+/// The text of a [`Launch`], whose files are in `folder` and whose guest library is `library`.
+pub fn filled(text: &str, folder: &Path, library: &Path) -> String {
+    text.replace("{dir}", &folder.to_string_lossy()).replace("{library}", &library.to_string_lossy())
 }
 
 /// The policy of the APIs' specifications, if just one of them has one.
@@ -263,31 +282,39 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_build_and_fills_placeholders() {
+    fn reads_a_build() {
         let root = PrivateDir::create().unwrap();
         let text = r#"{"name":"a","version":"1","soname":"liba.so.1","library":"liba.so.1","launch":[
             {"environment":{"name":"A","value":"{dir}/x:{library}"}},
-            {"file":{"path":"x"}},
+            {"file":{"path":"x/y","content":"{library}"}},
+            {"step of another version":{}},
             {"dropin":{"soname":"liba.so","only_if_missing":true}}]}"#;
         build(root.path(), "a", text);
         let apis = select(&[root.path().to_owned()], &[]).unwrap();
-        let directory = fs::canonicalize(root.path()).unwrap().join("a");
-        let value = format!("{0}/x:{0}/liba.so.1", directory.display());
         assert_eq!(
             apis[0].launch,
             [
-                Launch::Environment { name: "A".into(), value },
+                Launch::Environment { name: "A".into(), value: "{dir}/x:{library}".into() },
+                Launch::File { path: "x/y".into(), content: "{library}".into() },
                 Launch::DropIn { soname: "liba.so".into(), only_if_missing: true }
             ]
         );
+        assert_eq!(filled("{dir}/x:{library}", Path::new("/d"), Path::new("/e/l")), "/d/x:/e/l");
     }
 
     #[test]
-    fn a_dropin_stays_in_its_directory() {
+    fn dropins_and_files_stay_in_their_directory() {
         let root = PrivateDir::create().unwrap();
-        let text = r#"{"name":"a","version":"1","soname":"s","library":"l","launch":[{"dropin":{"soname":"../x"}}]}"#;
-        build(root.path(), "a", text);
-        assert!(matches!(select(&[root.path().to_owned()], &[]), Err(ApiError::Malformed(..))));
+        for step in [
+            r#"{"dropin":{"soname":"../x"}}"#,
+            r#"{"file":{"path":"../x","content":""}}"#,
+            r#"{"file":{"path":"/x","content":""}}"#,
+            r#"{"file":{"path":"","content":""}}"#,
+        ] {
+            let text = format!(r#"{{"name":"a","version":"1","soname":"s","library":"l","launch":[{step}]}}"#);
+            build(root.path(), "a", &text);
+            assert!(matches!(select(&[root.path().to_owned()], &[]), Err(ApiError::Malformed(..))), "{step}");
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! `aviary doctor`: what this machine lacks.
 
-use crate::{apis, dropin::find_library, fpga::own_library, sandbox};
+use crate::apis;
+use crate::config::sandbox;
+use crate::dropin::find_library;
+use crate::fpga::own_library;
 use aviary_sandbox::Walls;
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -11,14 +14,15 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-/// Check what this machine has and lacks. Exits with 1 if something needed is missing.
+/// Check what this machine has and lacks. Exits with 1 if something is missing that programs or nodes need; compilers are
+/// needed for `aviary spec` only.
 #[derive(Args)]
 pub struct DoctorCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Print what API servers in a sandbox can do on this machine: system calls, files, devices. With the name of an API,
-    /// those of this API, otherwise of all.
+    /// Print what sandboxed API servers can do on this machine: system calls, files, devices. With the name of an API:
+    /// the API servers of this API; without: of all.
     #[arg(long, value_name = "API", num_args = 0..=1, default_missing_value = "")]
     sandbox: Option<String>,
     /// Make a sandbox and exit.
@@ -118,7 +122,7 @@ fn copy(finding: &Finding) -> Finding {
 
 fn cpus() -> Finding {
     match std::thread::available_parallelism().map_or(1, usize::from) {
-        1 => Weak("1: guest and API server take turns, calls are slow".into()),
+        1 => Weak("1: guest and API server share it, so calls are slow".into()),
         count => Good(count.to_string()),
     }
 }
@@ -128,7 +132,7 @@ fn shared_memory() -> Finding {
         .and_then(|memory| fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW));
     match sealed {
         Ok(()) => Good("works".into()),
-        Err(errno) => Missing(format!("{errno}; only `aviary run --mirror` can work")),
+        Err(errno) => Missing(format!("{errno}; only `aviary run --mirror` works on this machine")),
     }
 }
 
@@ -146,9 +150,11 @@ fn sandboxes() -> Finding {
         }
         Ok(found) => Weak(sandbox::described(&found)),
         Err(reason) if !rustix::process::geteuid().is_root() => Weak(format!(
-            "a node of this user has none: all its API servers run as this user, for tenants that trust each other ({reason})"
+            "not available to a node of this user ({reason}): all its API servers run as this user; only for tenants that trust each other"
         )),
-        Err(reason) => Weak(format!("a node here has none: a user id is all that confines an API server ({reason})")),
+        Err(reason) => {
+            Weak(format!("not available on this machine ({reason}): API servers are confined by their user ids only"))
+        }
     }
 }
 
@@ -156,7 +162,9 @@ fn libclang() -> Finding {
     let given = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     match given.into_iter().chain(llvm_folders()).find_map(|place| has_libclang(&place)) {
         Some(path) => Good(path.display().to_string()),
-        None => Missing(format!("apt-get install libclang-19-dev ({OLDEST_LIBCLANG} or newer), or set LIBCLANG_PATH")),
+        None => Weak(format!(
+            "not here; apt-get install libclang-19-dev ({OLDEST_LIBCLANG} or newer), or set LIBCLANG_PATH"
+        )),
     }
 }
 
@@ -188,7 +196,7 @@ fn program(name: &str, help: &str) -> Finding {
         Ok(output) if output.status.success() => {
             Good(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("works").to_owned())
         }
-        _ => Missing(help.into()),
+        _ => Weak(format!("not here; {help}")),
     }
 }
 
@@ -216,7 +224,9 @@ fn vendor(api: &str, soname: &str) -> Finding {
     let (variable, named) = (aviary_server::vendor_variable(api), aviary_server::vendor_place(api, soname));
     let own = own_library(soname).filter(|_| named == soname).and_then(|file| Some(file.to_str()?.to_owned()));
     let library = own.unwrap_or(named);
-    let Ok(program) = std::env::current_exe() else { return Weak("cannot be tried".into()) };
+    let Ok(program) = std::env::current_exe() else {
+        return Weak("not tried: this program's own file is unknown".into());
+    };
     let tried = Command::new(program).args(["doctor", "--probe", &library]).stdin(Stdio::null()).output();
     match tried {
         Ok(output) if output.status.success() => match find_library(&library) {
@@ -224,9 +234,10 @@ fn vendor(api: &str, soname: &str) -> Finding {
             None => Good("loads".into()),
         },
         Ok(output) => {
-            let why =
-                String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it crashes while loading").to_owned();
-            Weak(format!("{why}; this machine can be a guest but not a server for it (another file: {variable}=PATH)"))
+            let why = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("loading it crashes").to_owned();
+            Weak(format!(
+                "{why}; programs here can use it on another node, but this machine cannot serve it (if the file has another name: {variable}=PATH)"
+            ))
         }
         Err(error) => Weak(error.to_string()),
     }
@@ -245,6 +256,11 @@ fn probe(soname: &str) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machine_without_compilers_can_run_programs() {
+        assert!(matches!(program("no-such-compiler", "get one"), Weak(text) if text == "not here; get one"));
+    }
 
     #[test]
     fn a_guests_device_is_for_a_group() {

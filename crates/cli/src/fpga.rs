@@ -1,6 +1,10 @@
 //! Simulated FPGA cards: `aviary run --fpga`, a card for one program, and `aviary fpga card`, one for several.
 
-use crate::{apis::Api, dropin::find_library, fpga_move::MoveCommand, signals::Signals};
+use crate::apis::Api;
+use crate::daemons::descriptors::raise_descriptor_limit;
+use crate::daemons::signals::Signals;
+use crate::dropin::find_library;
+use crate::fpga_move::MoveCommand;
 use anyhow::{Context, bail};
 use aviary_card::Simulated;
 use aviary_fpga::link::{Limits, Service};
@@ -35,20 +39,20 @@ enum FpgaSubcommand {
     Move(MoveCommand),
 }
 
-/// Serve a simulated card until a signal comes.
+/// Serve a simulated card until SIGINT or SIGTERM.
 ///
-/// Programs that are started with AVIARY_FPGA=unix:PATH find it. All users who may connect to the socket count as
-/// one tenant; accelerators of the same type share a port by turns, equally.
+/// Programs use it if they are started with AVIARY_FPGA=unix:PATH. All users who may connect to the socket count as
+/// one tenant. Accelerators of the same type take equal turns at a port.
 #[derive(Args)]
 #[command(after_help = "Example:\n  aviary fpga card all --listen unix:/run/user/1000/card0.sock")]
 pub struct CardCommand {
     /// The image: a name that `fpga/build` made, or a file.
     #[arg(value_name = "IMAGE")]
     image: String,
-    /// Where programs connect.
+    /// The socket to which programs connect.
     #[arg(long, value_name = "unix:PATH")]
     listen: String,
-    /// Bytes that a program may have mapped.
+    /// The most memory that a program may map for its accelerator.
     #[arg(long, value_name = "AMOUNT", value_parser = parse_memory, default_value = "64G")]
     memory: u64,
 }
@@ -64,10 +68,11 @@ fn serve_card(command: CardCommand) -> anyhow::Result<ExitCode> {
     let Some(path) = command.listen.strip_prefix("unix:") else {
         bail!("--listen {}: expected unix:PATH", command.listen);
     };
+    raise_descriptor_limit();
     let signals = Signals::catch().context("cannot catch signals")?;
     let limits = Limits { mapped_bytes: command.memory, ..Limits::default() };
     let card = PrivateCard::start(&command.image, Path::new(path), limits)?;
-    eprintln!("aviary: image {} at {} (simulated)", command.image, command.listen);
+    eprintln!("aviary: serving a simulated card with image {} at {}", command.image, command.listen);
     let (never, _kept) = io::pipe()?;
     while signals.noted().is_none() {
         signals.wait(never.as_fd())?;
@@ -79,7 +84,7 @@ fn serve_card(command: CardCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
-    crate::amount::parse_amount(text).ok_or_else(|| "expected a number of bytes, with K, M, G or T behind it".into())
+    crate::config::amount::parse_amount(text).ok_or_else(|| "expected a number of bytes, such as 64M or 2G".into())
 }
 
 /// A card that a thread of this process serves until it is dropped.
@@ -96,12 +101,12 @@ impl PrivateCard {
         let (stopped, stop) = io::pipe()?;
         let board = Simulated::start(&file).with_context(|| format!("image {image}"))?;
         let mediator = Mediator::new(board, Settings::default(), usual_discipline);
-        let place = socket.to_str().context("the socket's path is no text")?;
+        let place = socket.to_str().context("the path of the card's socket is not UTF-8")?;
         let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga: {line}");
         let mut service = Service::listen(mediator, place, limits, log)?;
         let thread = std::thread::Builder::new().name("fpga-card".into()).spawn(move || {
             if let Err(error) = service.serve(stopped.as_fd()) {
-                eprintln!("aviary fpga: the card is not served any more: {error}");
+                eprintln!("aviary fpga: the card's service ended ({error}): its programs lose their accelerators");
             }
         })?;
         let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
@@ -144,7 +149,9 @@ pub fn find_image(image: &str) -> anyhow::Result<PathBuf> {
     if image.contains('/') || path.extension().is_some_and(|extension| extension == "so") {
         let path = path.canonicalize().with_context(|| format!("image {image}"))?;
         if path.extension().is_some_and(|extension| extension == "toml") {
-            bail!("image {image} is a description: build it with `fpga/build {image}`, which prints the image's file");
+            bail!(
+                "image {image} is a description, not an image: build it with `fpga/build {image}`, which prints the image's file"
+            );
         }
         return Ok(path);
     }

@@ -1,6 +1,7 @@
 //! `aviary fpga move`: a program goes on at another port of its card.
 
-use crate::{terminal::say, which_node::WhichNode};
+use crate::operate::terminal::say;
+use crate::operate::which_node::WhichNode;
 use anyhow::bail;
 use aviary_node::{CardMoveReport, CardMoveRequest, Request, ask};
 use clap::Args;
@@ -11,7 +12,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Move a program's accelerator to another port of its card.
 ///
-/// Its job is paused, saved, and goes on at the other port, which must have an accelerator of the same type. The
+/// Its job is paused, saved, and continues at the other port, which must have an accelerator of the same type. The
 /// program does not notice.
 #[derive(Args)]
 #[command(after_help = "Example:\n  aviary fpga move 7 card0/ll1")]
@@ -34,10 +35,10 @@ pub fn run(command: &MoveCommand) -> anyhow::Result<ExitCode> {
         match report {
             CardMoveReport::Moving => std::thread::sleep(LOOK_INTERVAL),
             CardMoveReport::Moved { port } => {
-                say(format!("session {} is at {port}", command.session));
+                say(format!("session {} moved to {port}", command.session));
                 return Ok(ExitCode::SUCCESS);
             }
-            CardMoveReport::Refused { reason } => bail!("session {} is where it was: {reason}", command.session),
+            CardMoveReport::Refused { reason } => bail!("session {} was not moved: {reason}", command.session),
         }
         report = ask(&socket, &Request::CardMoveStatus(command.session))?;
     }

@@ -13,7 +13,7 @@ use std::{fs, io};
 pub enum LibraryError {
     /// cannot read the library {0}: {1}
     Unreadable(PathBuf, io::Error),
-    /// {0} is no shared library (64-bit ELF): {1}
+    /// {0} is not a shared library (64-bit ELF): {1}
     NoLibrary(PathBuf, object::Error),
 }
 

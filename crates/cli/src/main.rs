@@ -2,42 +2,21 @@
 
 #![forbid(unsafe_code)]
 
-mod amount;
-mod api_server;
 mod apis;
-mod bypass;
-mod card_config;
-mod cgroup;
 mod config;
+mod daemons;
 mod doctor;
 mod dropin;
-mod end;
 mod fpga;
-mod fpga_card;
 mod fpga_move;
 mod guest;
-mod launch;
 mod library;
 mod manual;
-mod metrics;
-mod metrics_http;
-mod migrate;
-mod park;
+mod operate;
 mod policy;
-mod ps;
-mod remote;
 mod run;
-mod sandbox;
-mod serve;
-mod signals;
 mod spec;
-mod tenant;
-mod terminal;
-mod top;
-mod upgrade;
 mod vm;
-mod vm_device;
-mod which_node;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -55,67 +34,111 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::RunCommand),
-    Serve(serve::ServeCommand),
-    Ps(ps::PsCommand),
-    Top(top::TopCommand),
-    Metrics(metrics::MetricsCommand),
-    Tenant(tenant::TenantCommand),
-    Reload(tenant::ReloadCommand),
-    End(end::EndCommand),
-    Migrate(migrate::MigrateCommand),
-    Park(park::ParkCommand),
-    Unpark(park::UnparkCommand),
-    Upgrade(upgrade::UpgradeCommand),
+    Run(run::options::RunCommand),
+    Serve(daemons::serve::ServeCommand),
+    Ps(operate::ps::PsCommand),
+    Top(operate::top::TopCommand),
+    Metrics(operate::metrics::MetricsCommand),
+    Tenant(operate::tenant::TenantCommand),
+    Reload(operate::tenant::ReloadCommand),
+    End(operate::end::EndCommand),
+    Migrate(operate::migrate::MigrateCommand),
+    Park(operate::park::ParkCommand),
+    Unpark(operate::park::UnparkCommand),
+    Upgrade(operate::upgrade::UpgradeCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
     Fpga(fpga::FpgaCommand),
     Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
-    Tls(remote::TlsCommand),
+    Tls(daemons::remote::TlsCommand),
     Completions(manual::CompletionsCommand),
     Man(manual::ManCommand),
+    #[command(name = "run-node", hide = true)]
+    RunNode(run::node::RunNodeCommand),
     #[command(hide = true)]
-    Gateway(remote::GatewayCommandLine),
+    Gateway(daemons::remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
-    ApiServer(api_server::ApiServerCommand),
+    ApiServer(daemons::api_server::ApiServerCommand),
     #[command(name = "vm-device", hide = true)]
-    VmDevice(vm_device::VmDeviceCommand),
+    VmDevice(daemons::vm_device::VmDeviceCommand),
     #[command(name = "fpga-card", hide = true)]
-    FpgaCard(fpga_card::FpgaCardCommand),
+    FpgaCard(daemons::fpga_card::FpgaCardCommand),
+}
+
+/// The exit status that shells give to a program that SIGPIPE ended.
+const CLOSED_PIPE: i32 = 128 + 13;
+
+/// Has a command whose reader has gone (`aviary ps | head`) end as other commands do, without a word. The standard library ignores
+/// SIGPIPE and panics when it cannot print.
+fn end_with_closed_pipes() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if text.starts_with("failed printing to stdout") && text.contains("Broken pipe") {
+            std::process::exit(CLOSED_PIPE);
+        }
+        usual(panic);
+    }));
+}
+
+impl Command {
+    /// These processes serve others, whatever becomes of what they print.
+    fn is_daemon(&self) -> bool {
+        use Command::{ApiServer, FpgaCard, Gateway, RunNode, Serve, Vm, VmDevice};
+        matches!(self, Serve(_) | Vm(_) | RunNode(_) | Gateway(_) | ApiServer(_) | VmDevice(_) | FpgaCard(_))
+    }
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if !arguments.command.is_daemon() {
+        end_with_closed_pipes();
+    }
+    let result = match arguments.command {
         Command::Run(command) => run::run(command),
-        Command::Serve(command) => serve::run(command),
-        Command::Ps(command) => ps::run(command),
-        Command::Top(command) => top::top(&command),
-        Command::Metrics(command) => metrics::metrics(&command),
-        Command::Tenant(command) => tenant::run(command),
-        Command::Reload(command) => tenant::reload(&command),
-        Command::End(command) => end::run(command),
-        Command::Migrate(command) => migrate::run(&command),
-        Command::Park(command) => park::park(&command),
-        Command::Unpark(command) => park::unpark(&command),
-        Command::Upgrade(command) => upgrade::run(&command),
+        Command::Serve(command) => daemons::serve::run(command),
+        Command::Ps(command) => operate::ps::run(command),
+        Command::Top(command) => operate::top::top(&command),
+        Command::Metrics(command) => operate::metrics::metrics(&command),
+        Command::Tenant(command) => operate::tenant::run(command),
+        Command::Reload(command) => operate::tenant::reload(&command),
+        Command::End(command) => operate::end::run(command),
+        Command::Migrate(command) => operate::migrate::run(&command),
+        Command::Park(command) => operate::park::park(&command),
+        Command::Unpark(command) => operate::park::unpark(&command),
+        Command::Upgrade(command) => operate::upgrade::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),
         Command::Fpga(command) => fpga::run(command),
         Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
-        Command::Tls(command) => remote::tls(command),
+        Command::Tls(command) => daemons::remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),
         Command::Man(command) => manual::man::<Arguments>(&command),
-        Command::Gateway(command) => remote::gateway(command),
-        Command::ApiServer(command) => api_server::run(&command),
-        Command::VmDevice(command) => vm_device::run(command),
-        Command::FpgaCard(command) => fpga_card::run(command),
+        Command::RunNode(command) => run::node::run(&command),
+        Command::Gateway(command) => daemons::remote::gateway(command),
+        Command::ApiServer(command) => daemons::api_server::run(&command),
+        Command::VmDevice(command) => daemons::vm_device::run(command),
+        Command::FpgaCard(command) => daemons::fpga_card::run(command),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("aviary: {error:#}");
+        eprintln!("aviary: {}", explained(&error));
         ExitCode::from(1)
     })
+}
+
+/// The error and its causes. Many errors contain the text of their cause already; it is printed once.
+fn explained(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match text.as_str() {
+            "" => text = cause,
+            all if all.ends_with(&cause) => {}
+            _ => text = format!("{text}: {cause}"),
+        }
+    }
+    text
 }

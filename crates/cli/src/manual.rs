@@ -19,7 +19,10 @@ pub struct ManCommand {
 }
 
 pub fn completions<C: CommandFactory>(command: &CompletionsCommand) -> anyhow::Result<ExitCode> {
-    clap_complete::generate(command.shell, &mut C::command(), "aviary", &mut std::io::stdout());
+    // Printed at once: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(command.shell, &mut C::command(), "aviary", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }
 

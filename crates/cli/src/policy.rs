@@ -14,15 +14,15 @@ pub struct PolicyCommand {
 
 #[derive(Subcommand)]
 enum PolicyAction {
-    /// Compile (if C), verify, and say what the policy uses or why it is refused; then the exit status is 1.
+    /// Compile (if C) and verify policies. Prints what each uses, or why it is refused (exit status 1).
     ///
-    /// C source needs a clang that knows the target bpf: the one in AVIARY_CLANG, or one on the PATH.
+    /// C source needs a clang with the target bpf: AVIARY_CLANG, or the one on the PATH.
     Check {
         /// C source (NAME.c) or an object made with `clang -target bpf -O2 -mcpu=v3 -g -c`.
         #[arg(required = true, value_name = "FILE")]
         policies: Vec<PathBuf>,
     },
-    /// List the instructions of a policy's programs beside its source; nothing is verified.
+    /// List the instructions of a policy's programs with the source lines; nothing is verified.
     Disassemble {
         /// C source (NAME.c) or an object.
         #[arg(value_name = "FILE")]
@@ -75,7 +75,7 @@ fn describe(summary: &Summary) -> String {
         text += &format!("  helpers   {}\n", summary.helpers.join(", "));
     }
     if !summary.machine_code {
-        text += "  runs in the interpreter: there is no machine code on this machine\n";
+        text += "  runs in the interpreter: no compiler to machine code on this machine\n";
     }
     text
 }

@@ -21,11 +21,11 @@ pub struct SpecCommand {
 
 #[derive(Subcommand)]
 enum SpecAction {
-    /// Check a specification; mistakes are explained and the exit status is 1.
+    /// Check a specification. Prints each error with its remedy; the exit status is 1 if there are any.
     Check {
         #[command(flatten)]
         specifications: Specifications,
-        /// Guesses (`guess { }`) are mistakes, too.
+        /// Treat guesses (`guess { }`) as errors.
         #[arg(long)]
         strict: bool,
     },
@@ -33,21 +33,21 @@ enum SpecAction {
     Build {
         #[command(flatten)]
         specification: Specification,
-        /// Folder for the result; the API gets a folder of its own in it.
+        /// Folder for the result, which is written to DIR/API.
         #[arg(short, long, default_value = "target/aviary")]
         output: PathBuf,
     },
-    /// Write a provisional specification of a header, with placeholders for what cannot be guessed.
+    /// Write a provisional specification of a header, with questions where the header does not say enough.
     Init {
-        /// The header: a file, or a name like CL/cl.h to look up.
+        /// The header: a file, or a name such as CL/cl.h, which is searched in the include folders.
         header: PathBuf,
         /// File for the specification (default: standard output).
         #[arg(short, long)]
         output: Option<PathBuf>,
-        /// Write likely answers as descriptors inside `guess { }`, each with its reason, not as comments.
+        /// Write likely answers as descriptors inside `guess { }`, each with its reason, instead of as comments.
         #[arg(long)]
         guess: bool,
-        /// The vendor library: its soname and the functions that it exports.
+        /// The vendor library, to read its soname and exported functions from.
         #[arg(long, value_name = "FILE")]
         library: Option<PathBuf>,
         #[command(flatten)]
@@ -73,18 +73,18 @@ enum SpecAction {
     },
     /// Show how every function of the API is virtualized.
     Coverage {
-        /// Show what becomes of each function's calls where a session moves.
+        /// Show what a move of the session does to each function's calls.
         #[arg(long)]
         state: bool,
         #[command(flatten)]
         specifications: Specifications,
     },
-    /// Print the API's functions as the C table of the test that hands them bad pointers (tests/pointers).
+    /// Print the API's functions as a C table, for the test that passes bad pointers to them (tests/pointers).
     #[command(hide = true)]
     Pointers(Specifications),
 }
 
-/// Several files: those that another one imports are taken as its parts.
+/// Several files are allowed; a file that another one imports is checked as part of it.
 #[derive(Args)]
 struct Specifications {
     /// The specifications (NAME.lapis).
@@ -104,7 +104,7 @@ struct Specification {
 
 #[derive(Args)]
 struct Headers {
-    /// A header of the API beside those that the specification includes.
+    /// A further header of the API, besides those that the specification includes.
     #[arg(long = "header", value_name = "HEADER")]
     headers: Vec<PathBuf>,
     /// A folder to look for headers in.

@@ -3,7 +3,11 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::{
+        fs::PermissionsExt,
+        net::UnixStream,
+        process::{CommandExt, ExitStatusExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -83,11 +87,23 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
+fn a_reader_that_has_gone_ends_a_list_without_a_word() {
+    let (builds, mut command) = (Builds::new("gone-reader"), Command::new(AVIARY));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let list =
+        command.args(["ps", "--json"]).env("XDG_RUNTIME_DIR", &builds.0).env_remove("AVIARY_SERVER").stdout(writer);
+    let done = list.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&done.stderr);
+    assert!(!told.contains("panicked") && done.status.code() == Some(128 + 13), "{:?}: {told}", done.status);
+}
+
+#[test]
 fn the_status_is_the_programs_own() {
     let builds = Builds::new("status");
     assert_eq!(builds.run(&["true"]).status.code(), Some(0));
     assert_eq!(builds.run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
-    assert_eq!(builds.run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+    assert_eq!(builds.run(&["sh", "-c", "kill -9 $$"]).status.signal(), Some(9));
 }
 
 #[test]
@@ -168,10 +184,101 @@ fn signals_reach_the_program() {
 #[test]
 fn ignored_signals_stay_ignored() {
     let builds = Builds::new("nohup");
-    let script = "trap '' HUP; exec \"$0\" run --api fake -- sh -c 'kill -HUP $PPID; kill -HUP $$; exit 3'";
+    let script = "trap '' HUP; exec \"$0\" run --api fake -- sh -c 'kill -HUP $$; exit 3'";
     let mut command = Command::new("sh");
     command.args(["-c", script, AVIARY]).env("AVIARY_API_PATH", &builds.0).env_remove("AVIARY_SERVER");
     assert_eq!(command.status().unwrap().code(), Some(3));
+}
+
+/// All that a program can see of its own process.
+#[test]
+fn program_is_the_process_that_was_started() {
+    let builds = Builds::new("process");
+    // Process, parent, group, session, and how many children it has. The shell itself reads: programs that it starts for that would be
+    // children, too, as many as have been started by then.
+    let script = "echo $$; ps -o ppid= -o pgid= -o sid= -p $$; read -r children </proc/$$/task/$$/children; set -- $children; echo $#";
+    let seen = |mut command: Command| {
+        let child = command.args(["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let id = child.id();
+        let output = text(&child.wait_with_output().unwrap().stdout);
+        let (process, rest) = output.split_once('\n').unwrap();
+        assert_eq!(process, id.to_string());
+        rest.to_owned()
+    };
+    assert_eq!(seen(builds.aviary(&["run", "--api", "fake", "--"])), seen(Command::new("env")));
+}
+
+/// Every signal that can be caught, sent to the process that was started, to its group, or by the program to itself: the same
+/// handlers, ends and stops as without Aviary.
+#[test]
+fn signals_do_what_they_do_natively() {
+    let builds = Builds::new("every-signal");
+    let script = r#"
+import resource, signal, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+number, way = int(sys.argv[1]), sys.argv[2]
+count = 0
+def note(*_):
+    global count
+    count += 1
+if way == "handled":
+    signal.signal(number, note)
+print("ready", flush=True)
+sys.stdin.readline()
+print("handled", count, flush=True)
+"#;
+    let observed = |mut command: Command, number: i32, way: &str, group: bool| {
+        command.args(["python3", "-c", script, &number.to_string(), way]);
+        let mut started = with_default_signals(&command);
+        started.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = started.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let to = if group { format!("-{}", child.id()) } else { child.id().to_string() };
+        assert!(Command::new("kill").args([&format!("-{number}"), "--", &to]).status().unwrap().success());
+        // A process that was stopped is continued. (This takes back a stop that is still pending, also from a handler.)
+        if way == "default" {
+            Command::new("kill").args(["-CONT", &child.id().to_string()]).status().unwrap();
+        }
+        drop(child.stdin.take());
+        line.clear();
+        lines.read_line(&mut line).unwrap();
+        (child.wait().unwrap(), line)
+    };
+    // Without 9 and 19, and without 18 twice.
+    for number in (1..32).filter(|number| ![9, 18, 19].contains(number)) {
+        for (way, group) in [("default", false), ("handled", false), ("handled", true)] {
+            let native = observed(Command::new("env"), number, way, group);
+            let ours = observed(builds.aviary(&["run", "--api", "fake", "--"]), number, way, group);
+            assert_eq!(ours, native, "signal {number}, {way}, to the group: {group}");
+        }
+    }
+}
+
+#[test]
+fn node_lives_as_long_as_a_process_in_the_background() {
+    let builds = Builds::new("background");
+    let place = builds.0.join("place");
+    // Without the inherited descriptors and with them.
+    for closing in ["exec 3>&-; for n in $(ls /proc/$$/fd); do [ $n -gt 2 ] && eval \"exec $n>&-\"; done;", ""] {
+        let script = format!(
+            "({closing} sleep 0.3; while [ ! -e {0}.go ]; do sleep 0.05; done; [ -S \"${{AVIARY_SERVER#unix:}}\" ] && echo alive >{0}.told || echo gone >{0}.told) </dev/null >/dev/null 2>&1 & echo \"$AVIARY_SERVER\"",
+            place.display()
+        );
+        let output = builds.run(&["bash", "-c", &script]);
+        let socket = PathBuf::from(text(&output.stdout).trim().strip_prefix("unix:").unwrap());
+        assert!(socket.exists(), "the node ended with the program");
+        fs::write(place.with_extension("go"), "").unwrap();
+        let told = place.with_extension("told");
+        eventually("the process in the background", || {
+            fs::read_to_string(&told).is_ok_and(|told| told.ends_with('\n'))
+        });
+        assert_eq!(fs::read_to_string(&told).unwrap(), "alive\n");
+        eventually("the node's end", || !socket.parent().unwrap().exists());
+        fs::remove_file(told).unwrap();
+        fs::remove_file(place.with_extension("go")).unwrap();
+    }
 }
 
 #[test]
@@ -265,4 +372,85 @@ fn a_node_of_root_has_no_plain_address() {
     let done = builds.aviary(&["serve", "--listen", "127.0.0.1:1", "--plain-loopback"]).output().unwrap();
     let why = text(&done.stderr);
     assert!(!done.status.success() && why.contains("runs as root") && why.contains("--tls-dir"), "{why}");
+}
+
+#[test]
+fn closed_pipe_ends_a_command_quietly() {
+    let builds = Builds::new("closed-pipe");
+    let commands: [&[&str]; 4] = [&["ps"], &["ps", "--json"], &["doctor"], &["completions", "bash"]];
+    for arguments in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = builds.aviary(arguments).stdout(writer).output().unwrap();
+        assert_eq!(text(&output.stderr), "", "{arguments:?}");
+        assert!(matches!(output.status.code(), Some(0 | 1 | 141)), "{arguments:?}: {}", output.status);
+    }
+}
+
+#[test]
+fn doctor_needs_no_compilers() {
+    let builds = Builds::new("doctor");
+    fs::write(builds.0.join("fake/server.so"), "").unwrap();
+    let output = builds.aviary(&["doctor"]).env("PATH", "/nowhere").output().unwrap();
+    let told = text(&output.stdout);
+    assert!(told.contains("weak     C compiler (for `aviary spec build`): not here; apt-get install gcc"), "{told}");
+    assert!(output.status.success() && !told.contains("MISSING"), "{told}");
+    fs::remove_file(builds.0.join("fake/server.so")).unwrap();
+    assert_eq!(builds.aviary(&["doctor"]).output().unwrap().status.code(), Some(1), "an incomplete build");
+}
+
+#[test]
+fn node_of_a_program_with_few_descriptors_has_its_own_limit() {
+    let builds = Builds::new("descriptors");
+    let under = |limit: &str, program: &str| {
+        let script = format!("ulimit {limit} && exec {AVIARY} run --api fake -- sh -c '{program}'");
+        builds
+            .aviary(&[])
+            .get_envs()
+            .fold(&mut Command::new("sh"), |command, (name, value)| match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            })
+            .args(["-c", &script])
+            .output()
+            .unwrap()
+    };
+    let enough = under("-Sn 20", "ulimit -Sn");
+    assert_eq!((text(&enough.stdout).trim(), enough.status.code()), ("20", Some(0)), "{}", text(&enough.stderr));
+    for few in ["-n 8", "-n 20", "-n 30"] {
+        let refused = under(few, "echo started");
+        let told = text(&refused.stderr);
+        assert!(told.lines().count() == 1 && told.contains("ulimit -n") && told.contains("needs 64"), "{few}: {told}");
+        assert_eq!((text(&refused.stdout).as_str(), refused.status.code()), ("", Some(1)), "{few}");
+    }
+}
+
+#[test]
+fn library_that_a_program_loads_past_the_guest_library_is_told_once() {
+    let builds = Builds::new("strays");
+    let source = builds.0.join("loads.c");
+    fs::write(&source, "#include <dlfcn.h>\n#include <stdio.h>\nint main(int c, char **v) { return c > 1 && dlopen(v[1], RTLD_NOW) && getchar() == EOF ? 0 : 1; }\n").unwrap();
+    let vendors = builds.0.join("elsewhere");
+    fs::create_dir(&vendors).unwrap();
+    let (library, program) = (vendors.join("libfake.so.1.2"), builds.0.join("loads"));
+    let compile = |arguments: &[&str]| assert!(Command::new("gcc").args(arguments).status().unwrap().success());
+    compile(&["-shared", "-fPIC", "-o", library.to_str().unwrap(), "-x", "c", "/dev/null"]);
+    compile(&["-o", program.to_str().unwrap(), source.to_str().unwrap(), "-ldl"]);
+    let mut child = builds
+        .aviary(&["run", "--api", "fake", "--", program.to_str().unwrap(), library.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    errors.read_line(&mut line).unwrap();
+    assert!(line.contains("has loaded") && line.contains(library.to_str().unwrap()), "{line}");
+    // A second look finds it again.
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut errors, &mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert!(child.wait().unwrap().success());
 }

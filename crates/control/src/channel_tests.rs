@@ -2,21 +2,10 @@ use super::*;
 use crate::{Assignment, FromServer, FunctionRule, OfferName, Preparation, ServerUser, ToServer, ToZygote, Wanted};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
-use std::{
-    fmt::Debug,
-    os::fd::{AsFd, AsRawFd},
-    path::PathBuf,
-};
+use std::{fmt::Debug, os::fd::AsFd, path::PathBuf};
 
 fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-}
-
-/// How many descriptors this process has of that socket.
-fn open_descriptors(socket: &OwnedFd) -> usize {
-    let target = |fd: i32| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
-    let own = target(socket.as_raw_fd());
-    (0..1024).filter(|fd| target(*fd) == own).count()
 }
 
 fn offer() -> impl Strategy<Value = OfferName> {
@@ -113,12 +102,6 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             name
         }),
         any::<(u64, u64)>().prop_map(|(session, request)| FromServer::Card { session, request }),
-        any::<[u64; 4]>().prop_map(|[session, asker, request, note]| FromServer::Fetched {
-            session,
-            asker,
-            request,
-            note
-        }),
         any::<u32>().prop_map(|pid| FromServer::Init { pid }),
         any::<u32>().prop_map(|pid| FromServer::Born { pid }),
         Just(FromServer::Ready),
@@ -143,6 +126,16 @@ fn travels<M: Message + Debug + PartialEq>(message: &M) {
     assert!(send(one.as_fd(), message, &many, Patience::None).is_err());
 }
 
+/// The same of a message to the node, which has none.
+fn is_heard<M: Message + Debug + PartialEq>(message: &M) {
+    let (one, other) = pair();
+    assert!(send(one.as_fd(), message, &[one.as_fd()], Patience::None).is_err());
+    send(one.as_fd(), message, &[], Patience::None).unwrap();
+    let heard = hear::<M>(other.as_fd());
+    assert!(matches!(&heard, Heard::Message(same) if same == message), "{heard:?}");
+    assert!(matches!(hear::<M>(other.as_fd()), Heard::Nothing));
+}
+
 /// No input makes a decoder panic, and what it takes for a message is one.
 fn is_taken_for_one_or_refused<M: Message + Debug + PartialEq>(bytes: &[u8]) {
     for count in 0..=MAX_DESCRIPTORS {
@@ -157,7 +150,7 @@ proptest! {
     fn messages_arrive_as_they_were_sent(a in to_server(), b in to_zygote(), c in from_server()) {
         travels(&a);
         travels(&b);
-        travels(&c);
+        is_heard(&c);
     }
 
     #[test]
@@ -184,7 +177,7 @@ proptest! {
 fn another_version_is_told_apart_from_garbage() {
     let version = |text: &str| decode::<FromServer>(text.as_bytes(), 0).unwrap_err();
     for (other, form) in [(VERSION - 1, r#""ready""#), (VERSION + 1, r#"{"form":"another"}"#)] {
-        assert!(matches!(version(&format!("[{other},{form}]")), Garbage::Version(told) if told == other));
+        assert!(matches!(version(&format!("[{other},{form}]")), Garbage::Version(told, VERSION) if told == other));
     }
     for form in ["", "{}", "[V]", r#"[V,"news"]"#, r#"[V,"ready",3]"#, r#"{"event":"ready"}"#, r#"[V,{"born":{}}]"#] {
         let text = form.replace('V', &VERSION.to_string());
@@ -194,23 +187,70 @@ fn another_version_is_told_apart_from_garbage() {
     assert!(matches!(version(&deep), Garbage::Text(_)));
 }
 
+fn send_many(from: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    sendmsg(from, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The node takes no descriptor, whatever it comes with: nothing of it is closed by this process, or was open in it.
 #[test]
-fn descriptors_that_no_message_has_are_closed() {
-    let (one, other) = pair();
-    assert_eq!(open_descriptors(&one), 1);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
-    for count in [1, MAX_DESCRIPTORS + 1, 200] {
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let many = vec![one.as_fd(); count];
-        ancillary.push(SendAncillaryMessage::ScmRights(&many));
-        let bytes = encode(&FromServer::Ready).unwrap();
-        sendmsg(&one, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
-        let received = receive::<FromServer>(other.as_fd());
-        let Received::Garbage(Garbage::Descriptors { came, .. }) = received else { panic!("{received:?}") };
-        // The room for them is rounded up to words.
-        assert!((count.min(MAX_DESCRIPTORS)..=MAX_DESCRIPTORS + 4).contains(&came), "{came} of {count}");
+fn descriptors_stay_where_they_are() {
+    let bytes =
+        [encode(&FromServer::Ready).unwrap(), b"garbage".to_vec(), vec![b' '; MAX_MESSAGE_BYTES + 1], Vec::new()];
+    for bytes in bytes {
+        for count in [1, MAX_DESCRIPTORS + 1, 253] {
+            let (one, other) = pair();
+            let (reader, writer) = std::io::pipe().unwrap();
+            send_many(&one, &bytes, &vec![writer.as_fd(); count]);
+            drop(writer);
+            for _ in 0..3 {
+                let heard = hear::<FromServer>(other.as_fd());
+                assert!(matches!(heard, Heard::Garbage(Garbage::Foreign)), "{heard:?}");
+            }
+            assert_eq!(rustix::io::ioctl_fionread(&reader), Ok(0));
+            let hung_up = |reader: &std::io::PipeReader| {
+                let mut polled = [rustix::event::PollFd::new(reader, rustix::event::PollFlags::IN)];
+                rustix::event::poll(&mut polled, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+                polled[0].revents().contains(rustix::event::PollFlags::HUP)
+            };
+            assert!(!hung_up(&reader), "{count} in flight");
+            drop((one, other));
+            assert!(hung_up(&reader));
+        }
     }
-    assert_eq!(open_descriptors(&one), 1);
+}
+
+#[test]
+fn plain_bytes_of_a_stream_end_where_descriptors_begin() {
+    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let mut bytes = [0; 64];
+    let mut next = || receive_plain(other.as_fd(), &mut bytes).map(|(count, _)| bytes[..count].to_vec());
+    assert_eq!(next(), Err(Errno::WOULDBLOCK));
+    send_bytes(&one, b"away 7\n", SendFlags::NOSIGNAL).unwrap();
+    send_bytes(&one, b"back\n", SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(next().unwrap(), b"away 7\nback\n");
+    send_bytes(&one, b"plain", SendFlags::NOSIGNAL).unwrap();
+    send_many(&one, b"x", &[one.as_fd()]);
+    assert_eq!(next(), Err(Errno::BADMSG));
+    assert_eq!(next(), Err(Errno::BADMSG), "it is as it was");
+}
+
+/// An offer reaches who has fetched it, and there is none where nobody has given it.
+#[test]
+fn offers_go_past_the_node() {
+    let (from, to) = pair();
+    assert!(crate::taken(to.as_fd()).is_none());
+    let (reader, writer) = std::io::pipe().unwrap();
+    crate::give(from.as_fd(), writer.as_fd(), 42).unwrap();
+    drop(writer);
+    let (given, note) = crate::taken(to.as_fd()).unwrap();
+    assert_eq!(note, 42);
+    rustix::io::write(&given, b"!").unwrap();
+    assert_eq!(rustix::io::ioctl_fionread(&reader), Ok(1));
+    drop(from);
+    assert!(crate::taken(to.as_fd()).is_none());
 }
 
 #[test]
@@ -219,10 +259,15 @@ fn long_messages_are_neither_sent_nor_taken() {
     let message = FromServer::Unfit { reason: "x".repeat(MAX_MESSAGE_BYTES) };
     assert!(send(one.as_fd(), &message, &[], Patience::None).is_err());
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Nothing));
-    send_bytes(&one, &vec![b' '; MAX_MESSAGE_BYTES + 1], SendFlags::NOSIGNAL).unwrap();
+    assert!(matches!(hear::<FromServer>(other.as_fd()), Heard::Nothing));
+    for _ in 0..2 {
+        send_bytes(&one, &vec![b' '; MAX_MESSAGE_BYTES + 1], SendFlags::NOSIGNAL).unwrap();
+    }
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Garbage(Garbage::Long)));
+    assert!(matches!(hear::<FromServer>(other.as_fd()), Heard::Garbage(Garbage::Long)));
     drop(one);
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Closed));
+    assert!(matches!(hear::<FromServer>(other.as_fd()), Heard::Closed));
 }
 
 #[test]

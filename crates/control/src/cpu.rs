@@ -9,6 +9,24 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
+/// What a thread knows of itself.
+struct ThisThread {
+    /// It has asked for a short quantum.
+    asked: Cell<bool>,
+    /// Its id; 0: not known yet.
+    number: Cell<u32>,
+    /// It is boosted; stays true if the node ended the boost.
+    boosted: Cell<bool>,
+    /// The time of its last migration.
+    migrated: Cell<Option<Instant>>,
+}
+
+thread_local! {
+    static THREAD: ThisThread = const {
+        ThisThread { asked: Cell::new(false), number: Cell::new(0), boosted: Cell::new(false), migrated: Cell::new(None) }
+    };
+}
+
 /// The shortest quantum that Linux accepts, in nanoseconds.
 const SHORT_QUANTUM_NS: u64 = 100_000;
 
@@ -31,8 +49,7 @@ const RESET_ON_FORK: u64 = 1;
 
 /// Gives this thread a short quantum, which it gets sooner in exchange (Linux 6.12 and newer; older ones ignore it).
 pub fn request_short_quantum() {
-    thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
-    if !ASKED.replace(true) {
+    if !THREAD.with(|thread| thread.asked.replace(true)) {
         // A refusal leaves the thread as it was.
         let _ = set(libc::SCHED_OTHER, 0, SHORT_QUANTUM_NS);
     }
@@ -52,8 +69,12 @@ pub fn set_scheduler_priority() -> io::Result<()> {
 
 /// This thread's id, by which other processes know it.
 pub fn current_tid() -> u32 {
-    thread_local!(static NUMBER: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-    NUMBER.with(|number| *number)
+    THREAD.with(|thread| {
+        if thread.number.get() == 0 {
+            thread.number.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        }
+        thread.number.get()
+    })
 }
 
 /// The scheduling policy of another thread, or of this one (0).
@@ -103,22 +124,19 @@ pub fn set_normal_policy(thread: u32) -> io::Result<()> {
     set_policy(thread, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
-// True while this thread is boosted; stays true if the node ended the boost.
-thread_local!(static BOOSTED: Cell<bool> = const { Cell::new(false) });
-
 /// Notes that the node has boosted this thread.
 pub fn note_boosted() {
-    BOOSTED.set(true);
+    THREAD.with(|thread| thread.boosted.set(true));
 }
 
 /// True if this thread is boosted, as far as it knows.
 pub fn is_boosted() -> bool {
-    BOOSTED.get()
+    THREAD.with(|thread| thread.boosted.get())
 }
 
 /// Ends the boost of this thread.
 pub fn unboost() {
-    if BOOSTED.replace(false) {
+    if THREAD.with(|thread| thread.boosted.replace(false)) {
         // The normal policy is refused to no thread, and the node would set it soon.
         let _ = set_normal_policy(0);
     }
@@ -138,11 +156,10 @@ const MIN_MIGRATION_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Moves this thread to another CPU, if it may run on others; true if it did. Its set of allowed CPUs stays.
 pub fn migrate_off_cpu() -> bool {
-    thread_local!(static MOVED: Cell<Option<Instant>> = const { Cell::new(None) });
-    if MOVED.get().is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL) {
+    if THREAD.with(|thread| thread.migrated.get()).is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL) {
         return false;
     }
-    MOVED.set(Some(Instant::now()));
+    THREAD.with(|thread| thread.migrated.set(Some(Instant::now())));
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return false };
     let mut others = allowed;
     others.unset(rustix::thread::sched_getcpu());

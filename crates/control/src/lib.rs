@@ -2,34 +2,44 @@
 //! socket").
 //!
 //! The messages ([`ToServer`], [`ToZygote`], [`FromServer`]) and the descriptors that come with them travel over one
-//! SOCK_SEQPACKET pair per API server ([`send`], [`receive`]). Beside them both sides share pages of counters
+//! SOCK_SEQPACKET pair per API server ([`send`], [`receive`], [`hear`]). Beside them both sides share pages of counters
 //! ([`stats`]) and an understanding of how threads get a CPU ([`cpu`]).
 //!
-//! An API server may be taken over by its guest: what the node receives is bounded here in length, depth and number of
-//! descriptors, and is a value of a known type or [`Garbage`]. What the values mean is checked by the node.
+//! An API server may be taken over by its guest: what the node receives is bounded here in length and depth, comes without
+//! descriptors, and is a value of a known type or [`Garbage`]. What the values mean is checked by the node. Sockets of peers are
+//! closed aside ([`Foreign`]).
 
-mod assignment;
-mod card;
+// The fuzz targets use the crate from outside.
+#[cfg(test)]
+extern crate self as aviary_control;
+mod aside;
 mod channel;
 pub mod cpu;
+#[cfg(test)]
+mod fuzz_tests;
 pub mod inherited;
-mod message;
-mod moving;
-mod offer;
+mod messages;
 mod pid_namespace;
 mod spawn;
 pub mod stats;
 
-pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, order_sockets};
-pub use card::{
+pub use aside::{Aside, Foreign, LATE, LateJob, MOST_OF_ONE, PartyName};
+pub use channel::{
+    Garbage, Heard, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, hear, receive,
+    receive_plain, send,
+};
+pub use messages::assignment::{
+    Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, order_sockets,
+};
+pub use messages::card::{
     CardClient, ClientFigures, FPGA_API, FPGA_MEMORY, FromCard, PortFigures, PortRule, PortScheduler, PortTenant,
     ToCard, refuse_card_client,
 };
-pub use channel::{
-    Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
+pub use messages::form::Message;
+pub use messages::message::{FromServer, ToServer, ToZygote, Wanted, is_api_name};
+pub use messages::moving::{
+    CaptureDescriptors, CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors, state_file, state_sockets,
 };
-pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
-pub use moving::{CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors};
-pub use offer::OfferName;
+pub use messages::offer::{OfferName, give, taken};
 pub use pid_namespace::PidNamespace;
 pub use spawn::{fix_addresses, prepare_to_spawn};

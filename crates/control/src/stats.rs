@@ -1,15 +1,17 @@
 //! Counters of a session, in a page that the node makes and hands out with the session.
 //!
 //! The API server writes, the node reads and shows; no decision depends on it, so an API server that lies shows wrong
-//! numbers of its own session. The guest never sees it.
+//! numbers of its own session. The guest never sees it. The node writes the limits of the session, here because no other API
+//! server of the tenant has this page.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use aviary_gate::{Account, Atomics, Gate, Kind, SealedPage, Text};
+use aviary_gate::{Account, Atomics, DeviceLimit, Gate, Kind, SealedPage, SessionLimits, Text};
+use std::collections::BTreeMap;
 
 /// "AVSTATS" and the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x04");
 /// Resources, and of those that lie on devices one more for each device.
 pub const MAX_RESOURCES: usize = 64;
 
@@ -36,6 +38,7 @@ pub struct Stats {
     pub refused: AtomicU64,
     pub handles: AtomicU64,
     pub resources: [ResourceStats; MAX_RESOURCES],
+    pub limits: SessionLimits,
 }
 
 #[repr(C)]
@@ -110,9 +113,25 @@ impl StatsPage {
         Ok(StatsPage(page))
     }
 
+    /// By the node: what the session may have of resources, and on devices, from now on.
+    pub fn limit(
+        fd: BorrowedFd<'_>,
+        limits: &BTreeMap<String, u64>,
+        on_devices: &[DeviceLimit],
+    ) -> rustix::io::Result<()> {
+        SealedPage::<Stats>::open(fd)?.limits.store(limits, on_devices);
+        Ok(())
+    }
+
     /// Maps a page to load only: a store would end the process.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<StatsPage> {
         SealedPage::open_to_read(fd).map(StatsPage)
+    }
+}
+
+impl AsRef<SessionLimits> for StatsPage {
+    fn as_ref(&self) -> &SessionLimits {
+        &self.limits
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Mediator`] has the functions, called by one thread. [`link`] serves clients in other processes with them.
 #![forbid(unsafe_code)]
 
+mod faults;
 pub mod link;
 mod mappings;
 mod mediator;
@@ -13,8 +14,10 @@ mod switching;
 mod turns;
 mod virtual_accelerator;
 
+pub use faults::{FaultCause, FaultyRequest, JobFault};
 pub use mappings::MappingError;
-pub use mediator::{Departed, Error, Mediator, Settings, USUAL_TURN, usual_discipline};
+pub use mediator::moving::Departed;
+pub use mediator::{Error, Mediator, Settings, USUAL_TURN, usual_discipline};
 pub use registers::{ReadAnswer, WriteAnswer};
 pub use slices::SLICE_BYTES;
 pub use turns::{PortUse, nanoseconds};

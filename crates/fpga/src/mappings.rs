@@ -3,31 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aviary_card::{Board, ClientMemory, IommuError, Rights};
+use aviary_card::{Board, ClientMemory, IommuError, PAGE, Rights, entries_of};
 use thiserror::Error;
 
 use crate::slices::SLICE_BYTES;
 
-/// Mappings that a virtual accelerator has at most.
-const MAX_MAPPINGS: usize = 65_536;
+/// Entries of the IO page table that a virtual accelerator has at most: twice what 64 GB in pages of 2 MB take. Each costs the
+/// card's process some 100 bytes, and a table that clients could fill without a bound would take the memory of others.
+const MAX_ENTRIES: u64 = 65_536;
 
-/// The reason why memory is not mapped or unmapped.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// Memory cannot be mapped or unmapped.
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum MappingError {
     /// BASE is not set
-    #[error("BASE is not set")]
     NoBase,
-    /// {length:#x} bytes at {address:#x} do not lie in the 64 GB from BASE on
-    #[error("{length:#x} bytes at {address:#x} do not lie in the 64 GB from BASE on")]
+    /// {length:#x} bytes at {address:#x} are not within the 64 GB from BASE on
     Outside { address: u64, length: u64 },
-    /// there are 65,536 mappings already
-    #[error("there are {MAX_MAPPINGS} mappings already")]
+    /// more than {MAX_ENTRIES:} entries of the IO page table, which is the limit: memory whose address and offset are multiples of 2 MB takes one for each 2 MB, other memory one for each 4 KB
     TooMany,
-    /// {length:#x} bytes at {address:#x} are no mapping, or only part of one
-    #[error("{length:#x} bytes at {address:#x} are no mapping, or only part of one")]
-    NoMapping { address: u64, length: u64 },
     /// {0}
-    #[error(transparent)]
     Iommu(#[from] IommuError),
 }
 
@@ -39,10 +33,25 @@ struct Mapping {
     rights: Rights,
 }
 
-/// The mappings, by guest virtual address.
+impl Mapping {
+    fn entries(&self, address: u64) -> u64 {
+        entries_of(address, self.offset, self.length)
+    }
+
+    /// The part of it from `skip` bytes on.
+    fn part(&self, skip: u64, length: u64) -> Mapping {
+        Mapping { length, memory: Arc::clone(&self.memory), offset: self.offset + skip, rights: self.rights }
+    }
+}
+
+/// The mappings, by guest virtual address. They do not overlap.
 #[derive(Debug, Default)]
 pub struct Mappings {
     by_address: BTreeMap<u64, Mapping>,
+    /// Of the IO page table, at most [`MAX_ENTRIES`].
+    entries: u64,
+    /// That are mapped.
+    bytes: u64,
 }
 
 /// IO virtual address of a guest's, for the slice at `slice`.
@@ -60,7 +69,7 @@ impl Mappings {
 
     /// Bytes that are mapped.
     pub fn bytes(&self) -> u64 {
-        self.by_address.values().map(|mapping| mapping.length).sum()
+        self.bytes
     }
 
     #[allow(clippy::too_many_arguments, reason = "an address, and a part of a memory")]
@@ -76,14 +85,23 @@ impl Mappings {
         rights: Rights,
     ) -> Result<(), MappingError> {
         let io = translated(guest_base, slice, address, length)?;
-        if self.by_address.len() >= MAX_MAPPINGS {
+        // A slice begins at a multiple of 2 MB, as its guest virtual address does: both count the same entries.
+        let entries = entries_of(address, offset, length);
+        if self.entries + entries > MAX_ENTRIES {
             return Err(MappingError::TooMany);
         }
         board.map(io, memory, offset, length, rights)?;
         self.by_address.insert(address, Mapping { length, memory: Arc::clone(memory), offset, rights });
+        self.entries += entries;
+        self.bytes += length;
         Ok(())
     }
 
+    /// Takes away what is mapped in a range of whole pages, which may be parts of mappings, many, or nothing. Returns how many
+    /// bytes that were. Afterwards no request to them is under way.
+    ///
+    /// # Errors
+    /// See [`MappingError`]; nothing has changed then. Parts that are left may take more entries than the whole.
     pub fn unmap<B: Board>(
         &mut self,
         board: &mut B,
@@ -91,27 +109,57 @@ impl Mappings {
         slice: u64,
         address: u64,
         length: u64,
-    ) -> Result<(), MappingError> {
+    ) -> Result<u64, MappingError> {
         let io = translated(guest_base, slice, address, length)?;
-        if self.by_address.get(&address).is_none_or(|mapping| mapping.length != length) {
-            return Err(MappingError::NoMapping { address, length });
+        if length == 0 || !address.is_multiple_of(PAGE) || !length.is_multiple_of(PAGE) {
+            return Err(IommuError::Range { address, length }.into());
         }
-        board.unmap(io, length)?;
-        self.by_address.remove(&address);
-        Ok(())
+        let end = address + length;
+        let first = self.by_address.range(..address).next_back().filter(|(at, mapping)| *at + mapping.length > address);
+        let met: Vec<u64> =
+            first.into_iter().chain(self.by_address.range(address..end)).map(|(address, _)| *address).collect();
+        let mut left = Vec::new();
+        let (mut entries, mut bytes) = (self.entries, 0);
+        for at in &met {
+            let mapping = &self.by_address[at];
+            let until = *at + mapping.length;
+            entries -= mapping.entries(*at);
+            bytes += until.min(end) - (*at).max(address);
+            if *at < address {
+                left.push((*at, mapping.part(0, address - at)));
+            }
+            if until > end {
+                left.push((end, mapping.part(end - at, until - end)));
+            }
+        }
+        entries += left.iter().map(|(at, part)| part.entries(*at)).sum::<u64>();
+        if entries > MAX_ENTRIES {
+            return Err(MappingError::TooMany);
+        }
+        let (Some(from), Some(last)) = (met.first(), met.last()) else { return Ok(0) };
+        // No longer than what is there: a hostile client gives ranges of 64 GB.
+        let from = (*from).max(address);
+        let until = end.min(last + self.by_address[last].length);
+        board.unmap(io + (from - address), until - from)?;
+        met.iter().for_each(|at| drop(self.by_address.remove(at)));
+        self.by_address.extend(left);
+        self.entries = entries;
+        self.bytes -= bytes;
+        Ok(bytes)
     }
 
     /// Takes all away; nothing of them is under way afterwards.
-    pub fn unmap_all<B: Board>(&mut self, board: &mut B, guest_base: u64, slice: u64) {
-        self.hide(board, guest_base, slice);
+    pub fn unmap_all<B: Board>(&mut self, board: &mut B, slice: u64) {
+        self.hide(board, slice);
         self.by_address.clear();
+        (self.entries, self.bytes) = (0, 0);
     }
 
     /// Takes all from the card, but remembers it.
-    pub fn hide<B: Board>(&self, board: &mut B, guest_base: u64, slice: u64) {
-        for (address, mapping) in &self.by_address {
-            // The range was checked when it was mapped.
-            let _ = board.unmap(slice + (address - guest_base), mapping.length);
+    pub fn hide<B: Board>(&self, board: &mut B, slice: u64) {
+        if !self.is_empty() {
+            // Whole pages within the IO address space.
+            let _ = board.unmap(slice, SLICE_BYTES);
         }
     }
 
@@ -126,13 +174,13 @@ impl Mappings {
         old: u64,
         new: u64,
     ) -> Result<(), MappingError> {
-        self.hide(board, guest_base, old);
+        self.hide(board, old);
         let shown = self.show(board, guest_base, new);
         if shown.is_err() {
             // Mappings from before the failure.
-            self.hide(board, guest_base, new);
+            self.hide(board, new);
             if self.show(board, guest_base, old).is_err() {
-                self.unmap_all(board, guest_base, old);
+                self.unmap_all(board, old);
             }
         }
         shown

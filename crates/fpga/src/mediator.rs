@@ -1,10 +1,10 @@
 //! The mediator: opens and closes virtual accelerators, and gives them their turns in device time.
 
-mod moving;
+pub(crate) mod moving;
+mod port;
 mod turning;
 
-pub use moving::Departed;
-use turning::PortTurns;
+use port::PortTurns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, RegisterKind, Rights}
 use aviary_schedule::{Discipline, Fair, Share};
 use thiserror::Error;
 
+use crate::faults::JobFault;
 use crate::mappings::{MappingError, Mappings};
 use crate::registers::{self, ReadAnswer, StartEdge, WriteAnswer};
 use crate::slices::{SLICE_BYTES, SlicePlaces};
@@ -22,35 +23,26 @@ use crate::virtual_accelerator::{Owner, Phase, StartBits, Status, VirtualAcceler
 /// Header and GUID of an accelerator's page.
 const HEADER: [u32; 3] = [0x00, 0x08, 0x10];
 
-/// The reason why a client's wish is refused.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// A client's request is refused.
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
     /// the card has no accelerator of this type
-    #[error("the card has no accelerator of this type")]
     NoAccelerator,
-    /// the IO space has no free place for another virtual accelerator
-    #[error("the IO space has no free place for another virtual accelerator")]
+    /// the card's IO address space has no room for another virtual accelerator
     NoPlace,
     /// there is no such virtual accelerator
-    #[error("there is no such virtual accelerator")]
     Unknown,
-    /// BASE {0:#x} is not a multiple of 2 MB, or 64 GB from there on are not in an address space of 48 bits
-    #[error("BASE {0:#x} is not a multiple of 2 MB, or 64 GB from there on are not in an address space of 48 bits")]
+    /// BASE {0:#x} is not a multiple of 2 MB, or the 64 GB from there on exceed 48 bits of address space
     Base(u64),
-    /// STATE_ADDRESS {0:#x} does not lie in the slice, or not at a line
-    #[error("STATE_ADDRESS {0:#x} does not lie in the slice, or not at a line")]
+    /// STATE_ADDRESS {0:#x} is not in the accelerator's IO slice, or not a multiple of 64
     StateAddress(u64),
-    /// a job is queued or runs, or memory is mapped
-    #[error("a job is queued or runs, or memory is mapped")]
+    /// not possible while a job is queued or running, or memory is mapped
     Busy,
     /// a job was started without BASE or STATE_ADDRESS
-    #[error("a job was started without BASE or STATE_ADDRESS")]
     NotReady,
-    /// port {0} has another accelerator
-    #[error("port {0} has another accelerator")]
+    /// port {0} has an accelerator of another type
     WrongPort(usize),
     /// {0}
-    #[error(transparent)]
     Mapping(#[from] MappingError),
 }
 
@@ -182,6 +174,8 @@ impl<B: Board> Mediator<B> {
             preemptions: 0,
             refused: 0,
             bad_accesses: 0,
+            refusal: None,
+            jobs: 0,
         };
         self.ports[port].order.enter(id, &new.owner);
         self.accelerators.insert(id, new);
@@ -192,10 +186,7 @@ impl<B: Board> Mediator<B> {
     pub fn close(&mut self, id: VirtualId) {
         self.evict(id);
         let Some(mut own) = self.accelerators.remove(&id) else { return };
-        if let Some(base) = own.base {
-            let slice = own.place.base(own.port, self.ports.len());
-            own.mappings.unmap_all(&mut self.board, base, slice);
-        }
+        own.mappings.unmap_all(&mut self.board, own.place.base(own.port, self.ports.len()));
         self.places.give_back(own.place);
         self.ports[own.port].order.leave(id);
     }
@@ -264,11 +255,11 @@ impl<B: Board> Mediator<B> {
         Ok(own.mappings.map(&mut self.board, base, slice, address, length, memory, offset, rights)?)
     }
 
-    /// Takes a mapping away as a whole. Afterwards no request to it is under way.
+    /// Takes away what is mapped in a range, and returns how many bytes that were. Afterwards no request to them is under way.
     ///
     /// # Errors
     /// [`Error::Mapping`].
-    pub fn unmap(&mut self, id: VirtualId, address: u64, length: u64) -> Result<(), Error> {
+    pub fn unmap(&mut self, id: VirtualId, address: u64, length: u64) -> Result<u64, Error> {
         let ports = self.ports.len();
         let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
         let base = own.base.ok_or(MappingError::NoBase)?;
@@ -315,7 +306,19 @@ impl<B: Board> Mediator<B> {
         }
         // A resident one starts through the same door: its next turn begins at once if no other waits.
         own.phase = Phase::Queued { saved: false };
+        own.refusal = None;
+        own.jobs += 1;
         Ok(())
+    }
+
+    /// Jobs of a virtual accelerator that were started.
+    pub fn jobs(&self, id: VirtualId) -> u64 {
+        self.accelerators.get(&id).map_or(0, |own| own.jobs)
+    }
+
+    /// What went wrong first in the job, if it has failed.
+    pub fn fault(&self, id: VirtualId) -> Option<JobFault> {
+        self.accelerators.get(&id)?.fault(self.board.now())
     }
 
     /// Ends a job that runs or waits; registers stay. One that runs is drained as for another's turn, so that its status tells of no

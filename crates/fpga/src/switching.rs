@@ -4,6 +4,7 @@
 use aviary_card::monitor::{Command, JobState, STATE_ADDRESS};
 use aviary_card::{Board, Monitor, RegisterKind};
 
+use crate::faults::JobFault;
 use crate::slices::SLICE_BYTES;
 use crate::virtual_accelerator::{Failure, Phase, VirtualAccelerator};
 
@@ -42,12 +43,23 @@ pub fn leave<B: Board>(board: &mut B, own: &mut VirtualAccelerator, since: u64, 
         }
     }
     copy_status(board, own);
-    own.refused += Monitor(board).refused(port);
+    note_refusals(board, own);
     let cycles = Monitor(board).cycles(port).saturating_sub(since);
     own.cycles += cycles;
-    Monitor(board).clear_fault(port);
     vacate(board, port);
     cycles
+}
+
+/// Takes what the port's fault record says of requests that the monitor refused.
+fn note_refusals<B: Board>(board: &mut B, own: &mut VirtualAccelerator) {
+    let refused = Monitor(board).refused(own.port);
+    if refused > 0 {
+        let now = board.now();
+        let fault = Monitor(board).fault(own.port).map(|fault| JobFault::of_port(&fault, now, own.base.unwrap_or(0)));
+        own.refusal = own.refusal.or(fault);
+        own.refused += refused;
+        Monitor(board).clear_fault(own.port);
+    }
 }
 
 /// Puts a port into reset and waits until it is drained, which takes the longest latency of the link at most.
@@ -110,7 +122,11 @@ pub fn look<B: Board>(board: &mut B, own: &mut VirtualAccelerator) -> bool {
     }
     own.phase = match Monitor(board).job(own.port) {
         JobState::Done => Phase::Done,
-        JobState::Error => Phase::Failed(Failure::Job),
+        JobState::Error => {
+            // Its owner asks for them now, not after the turn.
+            note_refusals(board, own);
+            Phase::Failed(Failure::Job)
+        }
         JobState::Silent => Phase::Failed(Failure::Silent),
         _ => return false,
     };

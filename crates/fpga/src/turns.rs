@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use aviary_schedule::{Charge, Decision, Discipline, JobIndex, Share};
 
-use crate::VirtualId;
-use crate::virtual_accelerator::Owner;
+use crate::virtual_accelerator::{Owner, VirtualId};
 
 /// Half nanoseconds that a cycle of the monitor's clock takes: 400 MHz.
 const HALF_NANOSECONDS: u64 = 5;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use aviary_card::RegisterKind;
 use aviary_schedule::Share;
 
+use crate::faults::{FaultCause, JobFault};
 use crate::mappings::Mappings;
 use crate::slices::SlicePlace;
 
@@ -97,9 +98,24 @@ pub struct VirtualAccelerator {
     pub preemptions: u64,
     pub refused: u64,
     pub bad_accesses: u64,
+    /// The first refused request since the job was started.
+    pub refusal: Option<JobFault>,
+    /// Jobs that were started.
+    pub jobs: u64,
 }
 
 impl VirtualAccelerator {
+    /// Why its job has failed, if it has; `now` in cycles of the card's clock.
+    pub fn fault(&self, now: u64) -> Option<JobFault> {
+        let Phase::Failed(failure) = self.phase else { return None };
+        let without = |cause| JobFault { cause, request: None, at: now };
+        Some(match failure {
+            Failure::Silent => without(FaultCause::Silent),
+            Failure::Stuck => without(FaultCause::Stuck),
+            Failure::Job => self.refusal.unwrap_or(without(FaultCause::Accelerator)),
+        })
+    }
+
     /// Does it wait for the port?
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Queued { .. }) || self.wants_port

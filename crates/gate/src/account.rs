@@ -1,50 +1,17 @@
 //! One exact 64-bit account.
 
-use crate::TenantSlot;
+use crate::amounts::{Kind, Refused};
+use crate::shared::session_limits::KnownLimit;
+use crate::slot::TenantSlot;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Held for a time: memory.
-    Continuous,
-    /// Used once: calls, time.
-    Instantaneous,
-}
-
-/// the limit of {limit} is reached: {used} are used
-///
-/// Of the tenant, of the session, or of a device, whichever refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the limit of {limit} is reached: {used} are used")]
-pub struct Refused {
-    pub used: u64,
-    pub limit: u64,
-}
-
-/// How much of a continuous resource there is for a tenant, or for a session where there is no tenant's page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allowance {
-    pub limit: u64,
-    /// The unused part of the limit.
-    pub left: u64,
-}
-
-impl Allowance {
-    pub(crate) fn new(limit: u64, used: u64) -> Allowance {
-        Allowance { limit, left: limit.saturating_sub(used) }
-    }
-
-    /// Where both hold.
-    pub(crate) fn and(self, other: Allowance) -> Allowance {
-        Allowance { limit: self.limit.min(other.limit), left: self.left.min(other.left) }
-    }
-}
+use std::sync::{Mutex, PoisonError};
 
 /// How much of one resource a session has, wherever it lies or on one device.
 ///
 /// Without a tenant's page the limit is this account's own: every change is one compare-and-swap on `used`, so that
 /// concurrent charges can neither overshoot nor lose an update. With a page the limit, and what counts against it,
-/// are the tenant's; the numbers here only say which part of it is this session's.
+/// are the tenant's; the numbers here say which part of it is this session's, which never exceeds the limit that the node has told
+/// the session itself.
 #[derive(Debug)]
 pub struct Account {
     name: String,
@@ -56,13 +23,15 @@ pub struct Account {
     refused: AtomicU64,
     /// The tenant's account, by its number in the page.
     tenant: Option<(TenantSlot, usize)>,
+    /// Of the session itself.
+    known: Mutex<KnownLimit>,
 }
 
 impl Account {
     pub fn new(name: &str, kind: Kind, limit: Option<u64>) -> Account {
         let zero = || AtomicU64::new(0);
-        let (name, device, tenant) = (name.to_owned(), None, None);
-        Account { name, device, kind, limit, used: zero(), peak: zero(), refused: zero(), tenant }
+        let (name, device, tenant, known) = (name.to_owned(), None, None, Mutex::default());
+        Account { name, device, kind, limit, used: zero(), peak: zero(), refused: zero(), tenant, known }
     }
 
     /// A part of the tenant's account with this number.
@@ -94,6 +63,19 @@ impl Account {
         }
     }
 
+    /// What this session may have by itself, whatever the tenant's page says.
+    fn own_limit(&self) -> u64 {
+        let Some((seat, _)) = &self.tenant else { return self.limit.unwrap_or(u64::MAX) };
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        seat.own_limit(&self.name, self.device.as_deref().unwrap_or_default(), &mut known).unwrap_or(u64::MAX)
+    }
+
+    /// Whether the session may have so much more by itself.
+    fn check(&self, amount: u64) -> Result<(), Refused> {
+        let (limit, used) = (self.own_limit(), self.used());
+        if used.saturating_add(amount) <= limit { Ok(()) } else { Err(Refused { used, limit }) }
+    }
+
     /// Held now (continuous) or used up so far (instantaneous).
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -113,9 +95,9 @@ impl Account {
         self.tenant.as_ref().map(|(_, number)| *number)
     }
 
-    /// Takes `amount` as far as the session is concerned: all of the limit where there is no tenant's page.
+    /// Takes `amount` as far as the session is concerned.
     pub(crate) fn raise(&self, amount: u64) -> Result<(), Refused> {
-        let limit = self.limit.unwrap_or(u64::MAX);
+        let limit = self.own_limit();
         let raised = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised) {
             Ok(before) => {
@@ -143,8 +125,15 @@ impl Account {
     /// An unlimited total only counts, in the session, and saturates: it must not refuse a call after centuries.
     pub(crate) fn consume(&self, amount: u64) -> Result<(), Refused> {
         match &self.tenant {
-            Some((seat, number)) if seat.page.limit(*number).is_some() => {
-                seat.page.consume(*number, amount).inspect_err(|_| self.note_refusal())?;
+            Some((seat, number)) => {
+                if seat.page.limit(*number).is_some() {
+                    seat.page.consume(*number, amount).inspect_err(|_| self.note_refusal())?;
+                }
+                if let Err(refused) = self.check(amount) {
+                    self.note_refusal();
+                    seat.page.note_refusal(*number);
+                    return Err(refused);
+                }
             }
             None if self.limit.is_some() => return self.raise(amount),
             _ => {}

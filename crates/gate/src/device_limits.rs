@@ -3,7 +3,7 @@
 //! An API server makes the account of a device when it first allocates there, and must know its limit at that moment:
 //! so the page has the limits of all devices that there may be, beside those of the accounts that there are.
 
-use crate::text::Text;
+use crate::shared::text::Text;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Limits of devices that a tenant may have.
@@ -61,6 +61,16 @@ impl DeviceLimitTable {
             entry.limit.store(limit.limit, Ordering::Relaxed);
         }
         self.count.store(limits.len().min(DEVICE_LIMITS) as u32, Ordering::Relaxed);
+    }
+
+    /// True if it has these limits, in this order.
+    pub fn has(&self, limits: &[DeviceLimit]) -> bool {
+        let same = |(entry, limit): (&DeviceLimitEntry, &DeviceLimit)| {
+            entry.resource.is(&limit.resource)
+                && entry.device.is(&limit.device)
+                && entry.limit.load(Ordering::Relaxed) == limit.limit
+        };
+        self.count.load(Ordering::Relaxed) as usize == limits.len() && self.entries.iter().zip(limits).all(same)
     }
 
     /// The limit of a resource on a device.

@@ -4,23 +4,25 @@
 //! servers of the tenant share, or the session's own where there is no node. Scheduling policies plug in here.
 
 mod account;
+mod amounts;
 mod audit;
 mod charges;
 mod device_limits;
-mod grant_page;
-mod lock;
-mod page;
 mod residency;
-mod sealed;
-mod text;
+mod shared;
+mod slot;
 
-pub use account::{Account, Allowance, Kind, Refused};
+pub use account::Account;
+pub use amounts::{Allowance, Kind, Refused};
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
-pub use grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};
-pub use page::{Balance, HeldAmount, NoRoom, PageError, ProcessUse, SLOTS, TenantPage};
-pub use sealed::{Atomics, SealedPage};
-pub use text::Text;
+pub use shared::grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};
+pub use shared::page::{Balance, HeldAmount, NoRoom, PageError, ProcessUse, SLOTS, TenantPage};
+pub use shared::sealed::{Atomics, SealedPage};
+pub use shared::session_limits::{LimitPage, SessionLimits};
+pub use shared::text::Text;
+pub use shared::watch::{Findings, Rules, Watch};
+pub use slot::TenantSlot;
 
 /// Objects that calls have created, of all APIs: every session has an account of them.
 pub const HANDLES: &str = "handles";
@@ -31,7 +33,6 @@ pub const HOST_MEMORY: &str = "host_memory";
 
 use residency::{Residencies, Residency};
 use std::sync::Arc;
-
 /// A resource that an API declares: `continuous_rc` or `instantaneous_rc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
@@ -39,28 +40,8 @@ pub struct Resource<'a> {
     pub kind: Kind,
 }
 
-/// An API server's place in its tenant's page.
-#[derive(Debug, Clone)]
-pub struct TenantSlot {
-    page: Arc<TenantPage>,
-    slot: u32,
-}
-
-impl TenantSlot {
-    /// `None`: there is no such slot.
-    pub fn new(page: TenantPage, slot: u32) -> Option<TenantSlot> {
-        ((slot as usize) < SLOTS).then(|| TenantSlot { page: Arc::new(page), slot })
-    }
-
-    /// Names the process that the slot's API server works for, for the tenant's lists of processes.
-    pub fn show_guest(&self, process: u32) {
-        self.page.show_guest(self.slot, process);
-    }
-}
-
-/// no account of `{resource}`: {error}
-#[derive(Debug, thiserror::Error)]
-#[error("no account of `{resource}`: {error}")]
+/// cannot keep an account of `{resource}`: {error}
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub struct NoAccount {
     resource: String,
     error: PageError,
@@ -189,11 +170,18 @@ impl Gate {
         let devices = place.as_ref().map_or(&[][..], |place| &place.accounts);
         if let (Some(seat), Some(number)) = (&self.seat, account.number()) {
             let numbers = place.as_ref().map_or(std::slice::from_ref(&number), |place| &place.numbers);
-            if let Err((at, figures)) = seat.page.charge(seat.slot, numbers, amount) {
-                let device = at.checked_sub(1).and_then(|at| devices.get(at));
-                device.map_or(account, |device| device).note_refusal();
-                return Err(Refusal { figures, device: device.and_then(|on| on.device()).map(str::to_owned) });
-            }
+            let part = |at: usize| at.checked_sub(1).and_then(|at| devices.get(at)).map_or(account, |device| device);
+            let refusal = |at, figures| Refusal { figures, device: part(at).device().map(str::to_owned) };
+            seat.page.charge(seat.slot, numbers, amount).map_err(|(at, figures)| {
+                part(at).note_refusal();
+                refusal(at, figures)
+            })?;
+            // The page would have refused it, too, had nobody else written there.
+            return raise_all(account, devices, amount).map_err(|(at, figures)| {
+                seat.page.uncharge(seat.slot, numbers, amount);
+                numbers.get(at).into_iter().for_each(|number| seat.page.note_refusal(*number));
+                refusal(at, figures)
+            });
         }
         // Without a tenant's page the limit is this account's, and devices have none.
         account.raise(amount)?;
@@ -226,6 +214,19 @@ impl Gate {
             self.uncharge(item, amount);
         }
     }
+}
+
+/// Of the session's own accounts, all or none. The error says which of them refused.
+fn raise_all(account: &Account, devices: &[Arc<Account>], amount: u64) -> Result<(), (usize, Refused)> {
+    account.raise(amount).map_err(|figures| (0, figures))?;
+    for (at, device) in devices.iter().enumerate() {
+        if let Err(figures) = device.raise(amount) {
+            account.lower(amount);
+            devices[..at].iter().for_each(|device| device.lower(amount));
+            return Err((at + 1, figures));
+        }
+    }
+    Ok(())
 }
 
 /// The answer about a resource that does not exist.

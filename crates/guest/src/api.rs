@@ -4,13 +4,24 @@ use std::collections::HashSet;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::call::Call;
 use crate::connection::Connection;
-use crate::unwind::Foreign;
-use crate::{ApiDescriptor, Call, Lost, attach, fork, lane, log};
+use crate::connection::attach;
+use crate::descriptor::{ApiDescriptor, Lost};
+use crate::lane;
+use crate::lane::syncing;
+use crate::memory::Memory;
+use crate::objects::registry::{Registries, Snapshot};
+use crate::process::fork;
+use crate::process::fork::Forked;
+use crate::process::log;
+use crate::process::trace;
+use crate::process::unwind::Foreign;
 
 /// Time between two attempts to attach.
 const ATTACH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,22 +45,32 @@ pub struct Api {
     descriptor: &'static ApiDescriptor,
     state: AtomicPtr<PerProcessState>,
     connection: AtomicPtr<Connection>,
+    /// In a child of a fork: the last connection of the processes before it.
+    before: AtomicPtr<Connection>,
+    /// What a child calls when it has attached: an `extern "C" fn()`; null: nothing.
+    in_child: AtomicPtr<c_void>,
 }
 
 impl Api {
     pub const fn new(descriptor: &'static ApiDescriptor) -> Self {
-        Api { descriptor, state: AtomicPtr::new(null_mut()), connection: AtomicPtr::new(null_mut()) }
+        Api {
+            descriptor,
+            state: AtomicPtr::new(null_mut()),
+            connection: AtomicPtr::new(null_mut()),
+            before: AtomicPtr::new(null_mut()),
+            in_child: AtomicPtr::new(null_mut()),
+        }
     }
 
     /// Begins a call: attaches on first use and takes this thread's lane.
     #[inline]
     pub fn call(&'static self, function: u32) -> Result<Call, Lost> {
         let connection = match self.connection() {
-            Some(connection) if connection.ours() => connection,
+            Some(connection) if connection.peer.ours() => connection,
             _ => self.attach()?,
         };
-        if connection.liveness.dead() {
-            return Err(connection.fail("it is gone"));
+        if connection.peer.liveness.dead() {
+            return Err(connection.peer.fail("it is gone"));
         }
         Ok(Call::new(lane::current(connection)?, function))
     }
@@ -61,6 +82,19 @@ impl Api {
         if first {
             let d = self.descriptor;
             log::line(&format!("{} is not supported ({} {})", d.function(function), d.name, d.version));
+        }
+    }
+
+    /// Logs once that a function behind the described ones of a table is not virtualized.
+    #[cold]
+    pub fn later(&'static self, table: &str) {
+        let first = self.state().unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(u32::MAX);
+        if first {
+            let d = self.descriptor;
+            log::line(&format!(
+                "a function of a later version of `{table}` is not supported ({} {})",
+                d.name, d.version
+            ));
         }
     }
 
@@ -104,9 +138,11 @@ impl Api {
         let result = attach::attach(self.descriptor);
         attempts.last = Some(Instant::now());
         match result {
-            Ok(connection) => {
-                let connection = Box::leak(Box::new(connection));
+            Ok(attached) => {
+                let connection = Box::leak(Box::new(Connection::new(self.descriptor, attached)));
                 self.connection.store(connection, Ordering::Release);
+                drop(attempts);
+                self.ask_again();
                 Ok(connection)
             }
             Err(e) => {
@@ -120,13 +156,27 @@ impl Api {
         }
     }
 
-    /// Forgets the parent's connection, in the child of a fork. Takes no lock and frees nothing.
-    pub(crate) fn restart_in_child(&'static self) {
-        if let Some(connection) = self.connection() {
-            connection.abandon_in_child();
+    /// In a child that has just attached: the library's own code asks what its parent had asked. Calls of other threads that begin
+    /// meanwhile do not know those answers yet.
+    fn ask_again(&'static self) {
+        let function = self.in_child.load(Ordering::Acquire);
+        if !self.before.load(Ordering::Acquire).is_null() && !function.is_null() {
+            // SAFETY: `after_fork` stored a function of this type, of this library, which stays loaded.
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(function)() };
         }
-        self.connection.store(null_mut(), Ordering::Release);
-        self.state.store(null_mut(), Ordering::Release);
+    }
+
+    /// Has children of forks call the function when they have attached.
+    pub fn after_fork(&self, function: extern "C" fn()) {
+        self.in_child.store(function as *mut c_void, Ordering::Release);
+    }
+
+    /// In a child: the object of the handle `now` has the value `before`, which it had in the parent.
+    pub fn same_handle(&'static self, now: u64, before: u64) -> bool {
+        // SAFETY: connections are never freed; the child has a copy of its parent's.
+        let parent = unsafe { self.before.load(Ordering::Acquire).as_ref() };
+        let (Some(connection), Some(parent)) = (self.connection(), parent) else { return false };
+        connection.handles.rename(now, before, &parent.handles)
     }
 
     /// Notes that the application holds one more reference of a handle.
@@ -153,7 +203,7 @@ impl Api {
     /// Makes the shadow of `p` end when the handle `value` ends.
     pub fn couple(&'static self, p: *mut u8, value: u64) {
         if let Some(c) = self.connection() {
-            c.shadows.couple(p, value);
+            c.objects.shadows.couple(p, value);
         }
     }
 
@@ -168,7 +218,7 @@ impl Api {
     /// The function of this number is about to be called: copies that were to last until then end.
     pub fn ends_copies(&'static self, function: u32) {
         if let Some(c) = self.connection() {
-            c.kept.function_called(function);
+            c.objects.kept.function_called(function);
         }
     }
 
@@ -189,93 +239,112 @@ impl Api {
     /// Zeroed memory that both sides map at one address; NULL if there is none (no server, no
     /// shared memory, another address on the server, a full arena).
     pub fn zerocopy_alloc(&'static self, bytes: usize) -> *mut u8 {
-        self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc(bytes))
+        self.sharing().map_or(null_mut(), |m| m.zerocopy.allocate(&m.blocks, &m.arena, bytes))
     }
 
     /// Memory that both sides map at one address, with any content, for data that a vendor library
     /// fills in; NULL if there is none.
     pub fn zerocopy_alloc_uninitialized(&'static self, bytes: usize) -> *mut u8 {
-        self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc_uninitialized(bytes))
+        self.sharing().map_or(null_mut(), |m| m.zerocopy.allocate_uninitialized(&m.blocks, &m.arena, bytes))
     }
 
-    /// The live connection, if its memory has one address on both sides.
-    fn sharing(&'static self) -> Option<&'static Connection> {
-        let connection = self.connection().filter(|c| c.ours()).map_or_else(|| self.attach(), Ok).ok()?;
-        (connection.same_address && !connection.liveness.dead()).then_some(connection)
+    /// The memory of the live connection, if it has one address on both sides.
+    fn sharing(&'static self) -> Option<&'static Memory> {
+        let connection = self.connection().filter(|c| c.peer.ours()).map_or_else(|| self.attach(), Ok).ok()?;
+        (connection.memory.same_address && !connection.peer.liveness.dead()).then_some(&connection.memory)
     }
 
     /// Notes that the vendor library uses this zero-copy memory until the server's utility code
     /// returns it.
     pub fn zerocopy_lend(&'static self, p: *mut u8) {
         if let Some(c) = self.connection() {
-            c.zerocopy_lend(p);
+            c.memory.zerocopy.lend(&c.memory.arena, p);
         }
     }
 
     /// False once the API server is gone. For utility code that serves calls without a message and
     /// so would not notice.
     pub fn connected(&'static self) -> bool {
-        self.connection().is_some_and(|c| c.connected())
+        self.connection().is_some_and(|c| c.peer.connected())
     }
 
     /// Has the connection survive that the application closes all its descriptors.
     pub fn keep_connection(&'static self) {
         if let Some(c) = self.connection() {
-            c.keep();
+            c.peer.keep(&c.memory.arena);
         }
     }
 
     /// Has what the vendor library prints go where the application's descriptors 1 and 2 lead now.
     pub fn follow_output(&'static self) {
-        if let Some(c) = self.connection().filter(|c| c.ours() && !c.liveness.dead()) {
-            crate::output::follow(c);
+        if let Some(c) = self.connection().filter(|c| c.peer.ours() && !c.peer.liveness.dead()) {
+            syncing::follow_output(c);
         }
     }
 
     pub fn zerocopy_free(&'static self, p: *mut u8) {
         if let Some(c) = self.connection() {
-            c.zerocopy_free(p);
+            c.memory.zerocopy.free(&c.memory.blocks, &c.memory.arena, p);
         }
     }
 
     pub fn is_zerocopy(&'static self, p: *const u8) -> bool {
-        self.connection().is_some_and(|c| c.is_zerocopy(p))
+        self.connection().is_some_and(|c| c.memory.is_zerocopy(p))
     }
 
     /// True if the server can access these bytes of the application without a copy.
     pub fn is_shared(&'static self, p: *const u8, bytes: usize) -> bool {
-        self.connection().is_some_and(|c| {
-            let in_heap = c.heap.is_some_and(|heap| heap.offset_of(p, bytes).is_some());
-            in_heap || c.blocks.lends(bytes)
-        })
+        self.connection().is_some_and(|c| c.memory.is_shared(p, bytes))
     }
 
     pub fn register_buf(&'static self, registry: u32, key: u64, p: *mut u8, bytes: usize) {
         if let Some(c) = self.connection()
             && !p.is_null()
         {
-            c.registries.register(registry, key, p, bytes);
+            c.objects.registries.register(registry, key, p, bytes);
         }
     }
 
     /// The buffers in flight under a key. Valid until this thread asks again.
     pub fn get_bufs(&'static self, registry: u32, key: u64) -> *const *mut c_void {
-        self.connection().map_or(std::ptr::null(), |c| c.registries.buffers(registry, key))
+        let none = std::ptr::null();
+        self.with_buffers(none, |registries, snapshot| registries.buffers(snapshot, registry, key))
     }
 
     pub fn get_n_bufs(&'static self, registry: u32, key: u64) -> usize {
-        self.connection().map_or(0, |c| c.registries.count(registry, key))
+        self.with_buffers(0, |registries, snapshot| registries.count(snapshot, registry, key))
     }
 
     pub fn get_buf_size(&'static self, registry: u32, key: u64, index: usize) -> usize {
-        self.connection().map_or(0, |c| c.registries.size(registry, key, index))
+        self.with_buffers(0, |registries, snapshot| registries.size(snapshot, registry, key, index))
+    }
+
+    /// Asks for buffers in flight. `none`: the thread has no lane that stays, in which the answer could be kept.
+    fn with_buffers<T>(&'static self, none: T, ask: impl FnOnce(&Registries, &mut Snapshot) -> T) -> T {
+        let Some(connection) = self.connection() else { return none };
+        let lane = lane::current(connection).ok().filter(|lane| Rc::strong_count(lane) > 1);
+        let Some(lane) = lane else { return none };
+        let Ok(mut snapshot) = lane.buffers.try_borrow_mut() else { return none };
+        ask(&connection.objects.registries, &mut snapshot)
+    }
+}
+
+impl Forked for Api {
+    fn restart_in_child(&'static self) {
+        if let Some(connection) = self.connection() {
+            connection.peer.abandon_in_child(&connection.memory.arena);
+            self.before.store(std::ptr::from_ref(connection).cast_mut(), Ordering::Release);
+        }
+        self.connection.store(null_mut(), Ordering::Release);
+        self.state.store(null_mut(), Ordering::Release);
     }
 }
 
 impl Api {
     /// Ends the application's present call in `AVIARY_TRACE`.
     pub fn trace(&'static self, function: u32, result: Option<i64>) {
-        crate::trace::line(self.descriptor.functions.get(function as usize).copied().unwrap_or("?"), result);
+        let waited = self.connection().and_then(lane::take_waited);
+        trace::line(self.descriptor.function(function), result, waited);
     }
 }
 

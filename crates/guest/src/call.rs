@@ -1,20 +1,28 @@
 //! A request under construction.
 
+mod bound;
+mod buffers;
+mod chains;
+mod kept;
 mod sending;
+mod unions;
 
 use std::ffi::{CStr, c_char};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-use aviary_transport::Region;
-use aviary_wire::{INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT};
+use aviary_transport::{Region, Rows};
+use aviary_wire::COPIED;
 
-use crate::blocks::Block;
 use crate::connection::Connection;
-use crate::deliveries::Pending;
-use crate::frame::{End, Frame, Output, OutputSource};
+use crate::connection::incoming::CallbackTarget;
 use crate::lane::ThreadLane;
-use crate::{Reply, backpressure};
+use crate::lane::callback_thread;
+use crate::lane::frame::{End, Frame};
+use crate::memory::block::Block;
+use crate::memory::outputs::write_back;
+use crate::memory::overlaps::Place;
+use crate::reply::Reply;
 
 /// The word that `zerocopy` sends for a pointer outside zero-copy memory.
 const FOREIGN: u64 = u64::MAX;
@@ -27,13 +35,15 @@ pub struct Call {
     function: u32,
     /// True if an argument could not be transported, because no shared memory was left.
     refused: bool,
+    /// True while the memory that the request names is noted.
+    watched: bool,
 }
 
 impl Call {
     #[inline]
     pub(crate) fn new(lane: Rc<ThreadLane>, function: u32) -> Self {
         let frame = ManuallyDrop::new(lane.take_frame());
-        Call { lane, frame, function, refused: false }
+        Call { lane, frame, function, refused: false, watched: false }
     }
 
     #[inline]
@@ -84,7 +94,7 @@ impl Call {
     pub fn mint(&mut self, ty: u32) -> u64 {
         let out_of_order = self.lane.out_of_order();
         let Some((value, id)) = self.lane.connection.handles.mint(ty, out_of_order) else {
-            crate::log::line("too many objects");
+            crate::process::log::line("too many objects");
             self.refused = true;
             self.word(0);
             return 0;
@@ -141,129 +151,27 @@ impl Call {
         !p.is_null()
     }
 
+    /// `copied_back`: [`Call::shadow_copy_back`] follows.
+    ///
     /// # Safety
-    /// `p` is NULL or `n` bytes at it are readable.
-    pub unsafe fn buffer_in(&mut self, p: *const u8, n: usize) {
-        if p.is_null() {
-            self.frame().encoder.buffer_null();
-        } else if n <= INLINE_INPUT {
-            // SAFETY: the caller's promise.
-            let data = unsafe { bytes(p, n) };
-            self.frame().encoder.buffer_inline(data);
-        } else if let Some(offset) = self.in_heap(p, n) {
-            let frame = self.frame();
-            frame.lent = true;
-            frame.encoder.buffer_arena(offset, n);
-        // SAFETY: the caller's promise; an asynchronous call with lent memory returns only after
-        // its execution (`send_async`).
-        } else if let Some(offset) = unsafe { self.lend(p, n, false) } {
-            let frame = self.frame();
-            frame.lent = true;
-            frame.encoder.buffer_arena(offset, n);
-        } else if let Some(block) = self.block(n) {
-            // SAFETY: the caller's promise.
-            unsafe { self.copy_in(p, n, block) };
-            self.frame().encoder.buffer_arena(block.offset, n);
-        }
-    }
-
-    /// # Safety
-    /// `p` is NULL or `n` bytes at it are writable until the reply is read.
-    pub unsafe fn buffer_out(&mut self, p: *mut u8, n: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.output(p, n, false) };
-    }
-
-    /// # Safety
-    /// `p` is NULL or `n` bytes at it are readable and writable until the reply is read.
-    pub unsafe fn buffer_inout(&mut self, p: *mut u8, n: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { self.output(p, n, true) };
-    }
-
-    /// # Safety
-    /// As for `buffer_out` and, with `input`, `buffer_inout`.
-    unsafe fn output(&mut self, p: *mut u8, n: usize, input: bool) {
-        let inline = if input { INLINE_INPUT } else { INLINE_OUTPUT };
-        let source = if p.is_null() {
-            self.frame().encoder.buffer_null();
-            OutputSource::Nowhere
-        } else if n <= inline {
-            let frame = self.frame();
-            if !input {
-                frame.contents.push((frame.encoder.len() + 8, n));
-            }
-            // SAFETY: the caller's promise; a pure output may hold any bytes, which are sent.
-            frame.encoder.buffer_inline(unsafe { bytes(p, n) });
-            OutputSource::Message
-        } else if n <= RESERVED_OUTPUT {
-            self.frame().encoder.buffer_reserved(n);
-            OutputSource::Message
-        } else if let Some(offset) = self.shared(p, n) {
-            self.frame().encoder.buffer_arena(offset, n);
-            OutputSource::Direct
-        // SAFETY: the caller's promise.
-        } else if let Some(offset) = unsafe { self.lend(p, n, true) } {
-            self.frame().encoder.buffer_arena(offset, n);
-            OutputSource::Direct
-        } else if let Some(block) = self.block(n) {
-            if input {
-                // SAFETY: the caller's promise.
-                unsafe { self.copy_in(p, n, block) };
-            }
-            self.frame().encoder.buffer_arena(block.offset, n);
-            OutputSource::Block(block.offset)
-        } else {
-            OutputSource::Nowhere
-        };
-        self.frame().outputs.push(Output { to: p, bytes: n, source });
-    }
-
-    /// # Safety
-    /// `p` is NULL or `n` bytes at it are readable (`input`) and stay writable until their delivery (`output`).
-    pub unsafe fn buffer_until(&mut self, p: *mut u8, n: usize, input: bool, output: bool) {
-        let mut waiting = None;
-        if p.is_null() || n == 0 && output {
-            self.frame().encoder.buffer_null();
-        } else if !output && n <= INLINE_INPUT {
-            // SAFETY: the caller's promise.
-            let data = unsafe { bytes(p, n) };
-            self.frame().encoder.buffer_inline(data);
-        } else if let Some(offset) = self.shared(p, n) {
-            self.frame().encoder.buffer_arena(offset, n);
-        // SAFETY: the caller's promise.
-        } else if let Some((block, offset)) = unsafe { self.lane.connection.blocks.lend(p, n, output) } {
-            self.frame().encoder.buffer_arena(offset, n);
-            let pending = Pending { to: 0, bytes: n, block: Some(block), ticket: 0 };
-            self.lane.connection.deliveries.expect(offset, pending);
-            waiting = Some(offset);
-        } else if let Some(block) = self.allocate_kept(n) {
-            if input {
-                // SAFETY: the caller's promise.
-                unsafe { self.copy_in(p, n, block) };
-            }
-            self.frame().encoder.buffer_arena(block.offset, n);
-            let to = if output { p as usize } else { 0 };
-            self.lane
-                .connection
-                .deliveries
-                .expect(block.offset, Pending { to, bytes: n, block: Some(block), ticket: 0 });
-            waiting = Some(block.offset);
-        }
-        self.frame().untils.push(waiting);
-    }
-
-    /// # Safety
-    /// `p` is NULL or, with `input`, `n` bytes at it are readable.
-    pub unsafe fn shadow(&mut self, p: *mut u8, n: usize, input: bool, _allocate: bool) {
+    /// `p` is NULL or, with `input` or `copied_back`, `n` bytes at it are readable.
+    pub unsafe fn shadow(&mut self, p: *mut u8, n: usize, input: bool, copied_back: bool) {
         if p.is_null() {
             return self.frame().encoder.buffer_null();
         }
         let connection = self.lane.connection;
         connection.free_retired();
-        match connection.shadows.obtain(&connection.blocks, p, n) {
+        match connection.objects.shadows.obtain(&connection.memory.blocks, p, n) {
             Some((block, new)) => {
-                if input {
+                if copied_back && (input || connection.objects.shadows.before(p, n).is_none()) {
+                    let mut before = vec![0; n];
+                    // SAFETY: the caller's promise; then `n` bytes of our own.
+                    unsafe {
+                        write_back(p, None, before.as_mut_ptr(), n, None);
+                        self.copy_in(before.as_ptr(), n, block);
+                    }
+                    connection.objects.shadows.note(p, before);
+                } else if input {
                     // SAFETY: the caller's promise.
                     unsafe { self.copy_in(p, n, block) };
                 }
@@ -283,13 +191,13 @@ impl Call {
     /// # Safety
     /// `p` is NULL or `n` bytes at it are writable until the reply is read.
     pub unsafe fn shadow_copy_back(&mut self, p: *mut u8, n: usize, end: bool) {
-        match self.lane.connection.shadows.find(p) {
+        match self.lane.connection.objects.shadows.find(p) {
             None => self.frame().encoder.buffer_null(),
             Some((block, known)) => {
                 let n = n.min(known);
                 let frame = self.frame();
                 frame.encoder.buffer_arena(block.offset, n);
-                frame.ends.push(End::Shadow { to: p, bytes: n, offset: block.offset, end });
+                frame.ends.push(End::Shadow { to: p, bytes: n, offset: block.offset, before: None, end });
             }
         }
     }
@@ -297,10 +205,12 @@ impl Call {
     /// Names the state of the struct of `size` bytes at `at`, whose key is `key` bytes in; with `makes` it is about to be
     /// made. False: there is none, and the call cannot be sent.
     ///
+    /// `copies`: a copy of the struct is a state of its own.
+    ///
     /// # Safety
     /// `at` is 0 or the address of such a struct.
-    pub unsafe fn state(&mut self, at: usize, size: usize, key: usize, makes: bool) -> bool {
-        let states = &self.lane.connection.states;
+    pub unsafe fn state(&mut self, at: usize, size: usize, key: usize, makes: bool, copies: bool) -> bool {
+        let states = &self.lane.connection.objects.states;
         if at == 0 {
             return false;
         }
@@ -312,16 +222,34 @@ impl Call {
             return true;
         }
         // SAFETY: the caller's promise.
-        let Some(id) = (unsafe { states.find(at, key) }) else { return false };
-        self.word(id);
+        let Some(found) = (unsafe { states.find(at, key) }) else { return false };
+        if found.copied && !copies {
+            states.tell_of_copy();
+            return false;
+        }
+        self.word(found.id);
+        self.word(found.version);
+        if copies {
+            self.word(if found.copied { COPIED } else { 0 });
+            let ended = if found.copied { states.displaced(at, size, &found) } else { Vec::new() };
+            self.word(ended.len() as u64);
+            ended.into_iter().for_each(|id| self.word(id));
+        }
         true
+    }
+
+    /// Memory of `n` bytes that the library reaches by its address.
+    pub fn names(&mut self, p: *const u8, n: usize) {
+        if !p.is_null() {
+            self.joins(p, n, None, Place::Here);
+        }
     }
 
     pub fn zerocopy(&mut self, p: *const u8) {
         let connection = self.lane.connection;
-        let word = match connection.arena.offset_of(p) {
+        let word = match connection.memory.arena.offset_of(p) {
             _ if p.is_null() => 0,
-            Some(offset) if connection.same_address => offset + 1,
+            Some(offset) if connection.memory.same_address => offset + 1,
             _ => FOREIGN,
         };
         self.word(word);
@@ -335,7 +263,7 @@ impl Call {
         if p.is_null() {
             return self.word(0);
         }
-        let Some(mapping) = connection.mappings.find(p as usize) else {
+        let Some(mapping) = connection.objects.mappings.find(p as usize) else {
             match self.shared(p, 0) {
                 Some(offset) => {
                     self.word(1);
@@ -369,7 +297,7 @@ impl Call {
     pub fn callback(&mut self, f: usize, kind: u32, userdata: usize, once: bool) -> u64 {
         let registered = match f {
             0 => Ok(0),
-            f => self.lane.connection.register_callback(f, kind, userdata, once),
+            f => callback_thread::register(self.lane.connection, CallbackTarget { function: f, kind, userdata }, once),
         };
         let Ok(id) = registered else {
             self.refuse();
@@ -387,25 +315,26 @@ impl Call {
     /// Keeps the handle `value` valid until the callback has run, even if the application releases it.
     pub fn callback_keeps(&mut self, id: u64, value: u64) {
         if id != 0 {
-            self.lane.connection.keep_for_callback(id, value);
+            let connection = self.lane.connection;
+            connection.callbacks.keep_for(id, value, &connection.handles);
         }
     }
 
     /// The offset of a buffer that lies in shared memory already.
     pub(crate) fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
         let connection = self.lane.connection;
-        if connection.arena.mirrored() {
+        if connection.memory.arena.mirrored() {
             return None;
         }
-        let Some(offset) = connection.arena.offset_of(p) else {
-            return connection.heap.and_then(|heap| heap.offset_of(p, n));
+        let Some(offset) = connection.memory.arena.offset_of(p) else {
+            return connection.memory.heap.and_then(|heap| heap.offset_of(p, n));
         };
-        connection.arena.pointer(offset, n).ok().map(|_| offset)
+        connection.memory.arena.pointer(offset, n).ok().map(|_| offset)
     }
 
     /// The offset of an input that the server can access in the application's own memory.
     fn in_heap(&self, p: *const u8, n: usize) -> Option<u64> {
-        self.lane.connection.heap.and_then(|heap| heap.input(p, n))
+        self.lane.connection.memory.heap.and_then(|heap| heap.input(p, n))
     }
 
     /// A block for the duration of this call.
@@ -418,22 +347,16 @@ impl Call {
     /// In a VM: shares the application's own bytes with the server until the call ends.
     ///
     /// # Safety
-    /// As for [`crate::blocks::Blocks::lend`].
+    /// As for [`crate::memory::blocks::Blocks::lend`].
     unsafe fn lend(&mut self, p: *const u8, n: usize, write: bool) -> Option<u64> {
         // SAFETY: the caller's promise.
-        let (block, offset) = unsafe { self.lane.connection.blocks.lend(p, n, write) }?;
+        let (block, offset) = unsafe { self.lane.connection.memory.blocks.lend(p, n, write) }?;
         self.frame().blocks.push(block);
         Some(offset)
     }
 
-    /// A block that the server keeps beyond the call.
-    fn allocate_kept(&mut self, n: usize) -> Option<Block> {
-        backpressure::wait_for_room(&self.lane, n);
-        self.allocate(n)
-    }
-
     fn allocate(&mut self, n: usize) -> Option<Block> {
-        let block = self.lane.connection.blocks.allocate(n);
+        let block = self.lane.connection.memory.blocks.allocate(n);
         if block.is_none() {
             self.refuse();
         }
@@ -449,13 +372,23 @@ impl Call {
     /// # Safety
     /// `n` bytes at `p` are readable; `block` holds at least `n` and belongs to the caller.
     pub(crate) unsafe fn copy_in(&mut self, p: *const u8, n: usize, block: Block) {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_rows_in(p, n, block, None) };
+    }
+
+    /// # Safety
+    /// As for `copy_in`; of rows only what lies in them is read.
+    unsafe fn copy_rows_in(&mut self, p: *const u8, n: usize, block: Block, rows: Option<Rows>) {
         let n = n.min(block.size as usize);
-        if let Ok(to) = self.lane.connection.arena.pointer(block.offset, n) {
-            // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena. `copy`,
-            // because the application's buffer may itself be a part of the arena.
-            unsafe { std::ptr::copy(p, to, n) };
+        if let Ok(to) = self.lane.connection.memory.arena.pointer(block.offset, n) {
+            // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena.
+            unsafe { write_back(p, None, to, n, rows) };
         }
-        self.frame().regions.push(Region { offset: block.offset, length: n });
+        let regions = &mut self.frame().regions;
+        match rows {
+            None => regions.push(Region { offset: block.offset, length: n }),
+            Some(rows) => regions.extend(rows.regions(block.offset, n)),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The description of an API by its generated library, and the types of calls.
 
-use crate::Incoming;
-use aviary_wire::Metadata;
+use crate::connection::incoming::Incoming;
+use crate::handles::handle_type::HandleType;
 
 /// Unpacks a received callback, calls the application's function and packs its answer.
 pub type CallbackFn = unsafe fn(&mut Incoming);
@@ -12,21 +12,6 @@ pub struct CallbackKind {
     /// Calls the application's function for a callback, called at most once, whose API server is gone; `None`: it is not
     /// called then.
     pub lost: Option<CallbackFn>,
-}
-
-/// One type whose values are handles.
-pub struct HandleType {
-    pub name: &'static str,
-    /// Size in bytes of a value: 4 or 8.
-    pub size: usize,
-    /// Returns the first word of the block to which a value points; `None`: values are ids.
-    pub boxed: Option<unsafe fn() -> usize>,
-    /// Returns the address of the table of which each value points to a copy, and its words; `None`: they do not.
-    pub shape: Option<(fn() -> usize, usize)>,
-    /// Values that name no object and are sent unchanged.
-    pub predefined: &'static [u64],
-    /// The structure that each handle of the type carries, if any.
-    pub metadata: Option<Metadata>,
 }
 
 /// One API, as generated.
@@ -57,6 +42,8 @@ pub struct Lost;
 pub enum Status {
     Ok,
     Unsupported,
+    /// The vendor's library lacks the function.
+    Absent,
     /// A handle names no object; the handle's type.
     InvalidHandle(u32),
     /// Refused by quota or policy, or because the guest is out of shared memory.
@@ -64,13 +51,4 @@ pub enum Status {
     /// The value that the specification wants returned.
     Failed(i64),
     Lost,
-}
-
-/// The effect of a reply on a handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// The handle is known, or owned by the library: the application gets no reference.
-    Borrow,
-    /// The application owns one reference more.
-    Allocate,
 }

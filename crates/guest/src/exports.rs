@@ -34,6 +34,14 @@ macro_rules! utility_exports {
             $api.keep_connection()
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_after_fork(function: extern "C" fn()) {
+            $api.after_fork(function)
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_same_handle(now: usize, before: usize) -> ::std::ffi::c_int {
+            $api.same_handle(now as u64, before as u64) as ::std::ffi::c_int
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_follow_output() {
             $api.follow_output()
         }

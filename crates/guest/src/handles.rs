@@ -1,5 +1,11 @@
 //! Handle values of the application and the ids behind them, with reference counts and metadata.
 
+pub(crate) mod boxes;
+pub(crate) mod guest_ids;
+pub(crate) mod handle_type;
+pub(crate) mod shapes;
+pub(crate) mod tables;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ptr::null_mut;
@@ -8,10 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, Metadata, NOT_A_HANDLE, short_value};
 
-use crate::boxes::{BoxBlock, Boxes};
-use crate::guest_ids::GuestIdAllocator;
-use crate::shapes::{Shapes, copied};
-use crate::{ApiDescriptor, Role};
+use crate::handles::boxes::{BoxBlock, Boxes};
+use crate::handles::guest_ids::GuestIdAllocator;
+use crate::handles::handle_type::{HandleType, Role};
+use crate::handles::shapes::{Shapes, copied};
 
 /// A live handle whose value is an id, whole or shortened.
 struct Plain {
@@ -43,14 +49,14 @@ pub(crate) struct Ended {
 
 /// All handles of a connection.
 pub(crate) struct Handles {
-    descriptor: &'static ApiDescriptor,
+    types: &'static [HandleType],
     boxes: Boxes,
     tables: Mutex<Tables>,
 }
 
 impl Handles {
-    pub fn new(descriptor: &'static ApiDescriptor) -> Self {
-        Handles { descriptor, boxes: Boxes::new(), tables: Mutex::new(Tables::default()) }
+    pub fn new(types: &'static [HandleType]) -> Self {
+        Handles { types, boxes: Boxes::new(), tables: Mutex::new(Tables::default()) }
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -63,7 +69,7 @@ impl Handles {
         if value == 0 || value <= MAX_PREDEFINED && self.is_predefined(ty, value) {
             return value;
         }
-        match self.descriptor.handle_types.get(ty as usize) {
+        match self.types.get(ty as usize) {
             Some(t) if t.shape.is_some() => self.short_word_of(value),
             Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
             Some(t) if t.size == 4 => self.short_word_of(value & u64::from(u32::MAX)),
@@ -76,7 +82,7 @@ impl Handles {
     /// True if the specification declares that this value of the type names no object and is sent
     /// unchanged.
     fn is_predefined(&self, ty: u32, value: u64) -> bool {
-        self.descriptor.handle_types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
+        self.types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
     }
 
     fn short_word_of(&self, value: u64) -> u64 {
@@ -91,7 +97,7 @@ impl Handles {
         if id <= MAX_PREDEFINED {
             return id;
         }
-        let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return 0 };
+        let Some(t) = self.types.get(ty as usize) else { return 0 };
         if let Some(shape) = t.shape {
             return self.shaped_value(id, role, &copied(shape));
         }
@@ -173,12 +179,29 @@ impl Handles {
         value
     }
 
+    /// Has the object of the boxed handle `now` the value `before` from now on, by which `parent` knew it: the handles of the process
+    /// that this one was forked from. False: one of the values is none.
+    pub fn rename(&self, now: u64, before: u64, parent: &'static Handles) -> bool {
+        let mut tables = self.tables();
+        let (Some(block), Some(older)) = (self.boxes.find(now), parent.boxes.find(before)) else { return false };
+        let id = block.id.load(Ordering::Acquire);
+        if id == 0 || now == before {
+            return id != 0;
+        }
+        block.id.store(0, Ordering::Release);
+        self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel), id);
+        self.boxes.retire(block);
+        self.boxes.adopt(older, id);
+        tables.values.insert(id, before);
+        true
+    }
+
     pub fn is_handle(&self, value: u64) -> bool {
         value != 0 && (self.boxes.id_of(value).is_some() || self.tables().plain.contains_key(&value))
     }
 
     pub fn is_handle_of(&self, ty: u32, value: u64) -> bool {
-        let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return false };
+        let Some(t) = self.types.get(ty as usize) else { return false };
         let id = match t.boxed {
             Some(_) => self.boxes.id_of(value),
             None => self.tables().plain.get(&value).map(|p| p.id),
@@ -310,7 +333,7 @@ impl Handles {
     }
 
     fn metadata_of(&self, id: u64) -> Option<Metadata> {
-        self.descriptor.handle_types.get(HandleId::type_of_word(id))?.metadata
+        self.types.get(HandleId::type_of_word(id))?.metadata
     }
 
     fn carries(&self, id: u64, kind: u32) -> bool {
@@ -340,7 +363,6 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HandleType;
 
     unsafe fn prefix() -> usize {
         0xabc
@@ -362,19 +384,10 @@ mod tests {
         },
         HandleType { name: "short", size: 4, boxed: None, shape: None, predefined: &[7], metadata: CARRIED },
     ];
-    static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
-        name: "t",
-        version: "1",
-        spec_hash: 0,
-        environment: &[],
-        functions: &[],
-        handle_types: &TYPES,
-        callbacks: &[],
-    };
 
     #[test]
     fn handles_of_every_kind_are_translated_both_ways() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         for ty in 0..3u32 {
             let id = u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty);
             let value = handles.value_of(ty, id, Role::Allocate);
@@ -399,7 +412,7 @@ mod tests {
 
     #[test]
     fn values_that_are_no_handles_are_recognised() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         let local = 5u64;
         assert_eq!(handles.word_of(0, 0), 0);
         assert_eq!(handles.word_of(0, &raw const local as u64), NOT_A_HANDLE);
@@ -410,7 +423,7 @@ mod tests {
 
     #[test]
     fn predefined_values_are_no_objects() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         assert_eq!(handles.word_of(0, 1), 1);
         assert_eq!(handles.word_of(0, 2), NOT_A_HANDLE);
         assert_eq!(handles.word_of(2, 7), 7);
@@ -420,7 +433,7 @@ mod tests {
 
     #[test]
     fn handle_is_valid_for_its_own_type_only() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         for ty in 0..3u32 {
             let value = handles.value_of(ty, u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty), Role::Allocate);
             assert!((0..4).all(|other| handles.is_handle_of(other, value) == (other == ty)), "{ty}");
@@ -429,7 +442,7 @@ mod tests {
 
     #[test]
     fn an_allocation_of_a_known_object_adds_a_reference() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         let value = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
         assert_eq!(handles.value_of(0, 1 << 32 | 1, Role::Allocate), value);
         assert!(handles.release(value, false).is_empty());
@@ -438,8 +451,25 @@ mod tests {
         assert!(!handles.release(value, true).is_empty(), "all references at once");
     }
     #[test]
+    fn child_of_a_fork_knows_objects_by_the_values_of_its_parent() {
+        let parent: &'static Handles = Box::leak(Box::new(Handles::new(&TYPES)));
+        let before = parent.value_of(0, 3 << 32 | 10, Role::Borrow);
+        let child = Handles::new(&TYPES);
+        let id = 3 << 32 | 20;
+        let now = child.value_of(0, id, Role::Borrow);
+        assert_eq!(child.word_of(0, before), NOT_A_HANDLE);
+        assert!(!child.rename(now + 8, before, parent) && !child.rename(now, before + 8, parent));
+        assert!(child.rename(now, before, parent));
+        assert_eq!((child.word_of(0, before), child.value_of(0, id, Role::Borrow)), (id, before));
+        assert!(child.rename(before, before, parent), "a second time");
+        assert_eq!(child.word_of(0, now), NOT_A_HANDLE);
+        assert!(!child.metadata(before, 1).is_null());
+        assert!(!child.release(before, true).is_empty() && !child.is_handle(before));
+    }
+
+    #[test]
     fn handles_of_every_kind_end_with_others() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         let new = |ty: u32, index: u64| handles.value_of(ty, u64::from(ty) << 56 | 1 << 32 | index, Role::Allocate);
         for ty in 0..3u32 {
             let owner = new(ty, 100);
@@ -466,7 +496,7 @@ mod tests {
 
     #[test]
     fn handle_of_an_ended_owner_ends() {
-        let handles = Handles::new(&DESCRIPTOR);
+        let handles = Handles::new(&TYPES);
         let owner = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
         let value = handles.value_of(1, 1 << 56 | 1 << 32 | 2, Role::Borrow);
         assert!(handles.end_with(value, 0, 0).is_empty() && handles.end_with(value, 0, 1).is_empty());

@@ -3,6 +3,12 @@
 //! Every thread has its own lane for every API, opened at its first call and closed when it ends. A
 //! lane is not shared with other threads, so the path of a call takes no lock.
 
+pub(crate) mod callback_thread;
+pub(crate) mod frame;
+pub(crate) mod prefix;
+pub(crate) mod serving;
+pub(crate) mod syncing;
+
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,13 +18,17 @@ use std::time::Duration;
 use aviary_transport::{LaneEnd, LaneError, WaitPoint};
 use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, status};
 
-use crate::blocks::Block;
-use crate::cancellation::{self, CancelType};
 use crate::connection::Connection;
-use crate::deliveries::Waiter;
-use crate::frame::Frame;
-use crate::unwind::Foreign;
-use crate::{Lost, callback, log, trace};
+use crate::descriptor::Lost;
+use crate::lane::frame::Frame;
+use crate::lane::prefix::prefix;
+use crate::memory::block::Block;
+use crate::memory::deliveries::Waiter;
+use crate::objects::registry::Snapshot;
+use crate::process::cancellation::{self, CancelType};
+use crate::process::log;
+use crate::process::trace;
+use crate::process::unwind::Foreign;
 
 /// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
 /// no longer uses.
@@ -55,6 +65,9 @@ pub(crate) struct ThreadLane {
     end: UnsafeCell<LaneEnd>,
     /// True while the end is in use. Only a signal handler of this thread can find it set.
     busy: AtomicBool,
+    /// True from before a message is awaited until what it delivers is applied. A signal handler of this thread that finds it set must
+    /// not wait for that.
+    receiving: AtomicBool,
     serial: Cell<u64>,
     /// A lower bound of the ticket that is about to be taken or sent; 0: none. Read only by a
     /// signal handler of this thread.
@@ -76,6 +89,10 @@ pub(crate) struct ThreadLane {
     /// Callbacks that run on this thread now, one inside a call inside the other.
     callbacks: Cell<u32>,
     spare: Cell<Option<Rc<ThreadLane>>>,
+    /// What the thread was last told of the buffers in flight.
+    pub buffers: RefCell<Snapshot>,
+    /// Time that the present call has waited for the server, for `AVIARY_TRACE`; `None`: it has not waited.
+    waited: Cell<Option<Duration>>,
 }
 
 thread_local! {
@@ -90,10 +107,27 @@ pub(crate) fn current(connection: &'static Connection) -> Result<Rc<ThreadLane>,
         lanes.iter().find(|l| std::ptr::eq(l.connection, connection)).cloned()
     });
     match known {
-        Ok(Some(lane)) if !lane.busy.load(Ordering::Relaxed) => Ok(lane),
+        Ok(Some(lane)) if !lane.is_interrupted() => Ok(lane),
         Ok(Some(lane)) => lane.for_signal_handler(),
         _ => open(connection),
     }
+}
+
+/// Time that this thread's present call has waited for the server, from now on none.
+pub(crate) fn take_waited(connection: &'static Connection) -> Option<Duration> {
+    let known = LANES.try_with(|lanes| {
+        let lanes = lanes.try_borrow().ok()?;
+        let lane = lanes.iter().find(|l| std::ptr::eq(l.connection, connection))?;
+        if !lane.busy.load(Ordering::Relaxed) {
+            return lane.waited.take();
+        }
+        // A signal handler has interrupted a call, whose time stays.
+        let spare = lane.spare.take()?;
+        let waited = spare.waited.take();
+        lane.spare.set(Some(spare));
+        waited
+    });
+    known.ok().flatten()
 }
 
 #[cold]
@@ -119,6 +153,7 @@ impl ThreadLane {
             block: lane.block,
             end: UnsafeCell::new(lane.end),
             busy: AtomicBool::new(false),
+            receiving: AtomicBool::new(false),
             serial: Cell::new(0),
             taking: AtomicU64::new(0),
             barrier: Cell::new(None),
@@ -129,7 +164,15 @@ impl ThreadLane {
             awake: Cell::new(false),
             callbacks: Cell::new(0),
             spare: Cell::new(None),
+            buffers: RefCell::default(),
+            waited: Cell::new(None),
         })
+    }
+
+    /// True: this is asked in a signal handler, which interrupted the thread where it uses the lane.
+    #[inline]
+    fn is_interrupted(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) || self.receiving.load(Ordering::Relaxed)
     }
 
     /// Opens another lane for a call from a signal handler that interrupted this thread inside the
@@ -137,7 +180,7 @@ impl ThreadLane {
     #[cold]
     fn for_signal_handler(&self) -> Result<Rc<ThreadLane>, Lost> {
         let spare = match self.spare.take() {
-            Some(spare) if !spare.busy.load(Ordering::Relaxed) => spare,
+            Some(spare) if !spare.is_interrupted() => spare,
             other => {
                 self.spare.set(other);
                 Rc::new(ThreadLane::open(self.connection)?)
@@ -187,7 +230,7 @@ impl ThreadLane {
     #[inline]
     pub fn free_blocks(&self, frame: &mut Frame) {
         while let Some(block) = frame.blocks.pop() {
-            self.connection.blocks.free(block);
+            self.connection.memory.blocks.free(block);
         }
     }
 
@@ -196,7 +239,7 @@ impl ThreadLane {
     fn with_end<R>(&self, f: impl FnOnce(&mut LaneEnd) -> Result<R, LaneError>) -> Result<R, Lost> {
         // A child forked inside a callback returns to its parent's call: it must not touch the
         // parent's lane.
-        if self.busy.load(Ordering::Relaxed) || !self.connection.ours() {
+        if self.busy.load(Ordering::Relaxed) || !self.connection.peer.ours() {
             return Err(Lost);
         }
         self.busy.store(true, Ordering::Relaxed);
@@ -207,7 +250,7 @@ impl ThreadLane {
         let result = f(unsafe { &mut *self.end.get() });
         compiler_fence(Ordering::SeqCst);
         self.busy.store(false, Ordering::Relaxed);
-        result.map_err(|e| self.connection.lane_failed(e))
+        result.map_err(|e| self.connection.peer.lane_failed(e))
     }
 
     fn next_serial(&self) -> u64 {
@@ -224,7 +267,7 @@ impl ThreadLane {
     /// The ticket that a synchronous call must follow.
     #[inline]
     fn ticket_before(&self) -> u64 {
-        let last = self.connection.last_ticket();
+        let last = self.connection.tickets.last();
         match self.barrier.get() {
             None => last,
             Some(barrier) => last.min(barrier - 1),
@@ -238,8 +281,8 @@ impl ThreadLane {
         let header = RequestHeader { length: 0, kind, flags, function, regions, ticket, serial };
         let message = frame.encoder.finish_request(header);
         self.with_end(|end| end.send(message, &frame.regions))?;
-        let answer = trace::waiting(|| self.await_reply(serial, frame))?;
-        self.connection.confirm_ticket(ticket);
+        let answer = trace::waiting(&self.waited, || self.await_reply(serial, frame))?;
+        self.connection.tickets.confirm(&self.connection.memory.arena, ticket);
         self.reclaim(ticket);
         Ok(answer)
     }
@@ -302,16 +345,24 @@ impl ThreadLane {
         std::panic::resume_unwind(Box::new(end))
     }
 
+    fn begin_receiving(&self) -> Receiving<'_> {
+        self.receiving.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Receiving(&self.receiving)
+    }
+
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
+            let receiving = self.begin_receiving();
             self.receive(frame)?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
-                return Err(self.connection.fail("a reply is malformed"));
+                return Err(self.connection.peer.fail("a reply is malformed"));
             };
             let mut fields = Decoder::new(body);
             let waiter = if self.out_of_order() { Waiter::SignalHandler } else { Waiter::Thread };
             let deferred = prefix(self.connection, &header, &mut fields, waiter)?;
+            drop(receiving);
             match header.kind {
                 kind::REPLY if header.serial == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
@@ -325,7 +376,7 @@ impl ThreadLane {
                         self.throw_after_reply(serial, frame, thrown);
                     }
                 }
-                _ => return Err(self.connection.fail("a reply answers another call")),
+                _ => return Err(self.connection.peer.fail("a reply answers another call")),
             }
         }
     }
@@ -336,7 +387,7 @@ impl ThreadLane {
         let message = std::mem::take(&mut frame.reply);
         let mut answer = self.take_frame();
         self.callbacks.set(self.callbacks.get() + 1);
-        let thrown = callback::serve(self.connection, message, at, &mut answer.encoder);
+        let thrown = serving::serve(self.connection, message, at, &mut answer.encoder);
         self.callbacks.set(self.callbacks.get().saturating_sub(1));
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..Default::default() };
         let message = answer.encoder.finish_request(header);
@@ -364,9 +415,9 @@ impl ThreadLane {
         let serial = self.next_serial();
         // A signal handler that interrupts from here on must not wait for the ticket that is taken
         // next.
-        self.taking.store(self.connection.last_ticket() + 1, Ordering::Relaxed);
+        self.taking.store(self.connection.tickets.last() + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        let ticket = self.connection.take_ticket();
+        let ticket = self.connection.tickets.take();
         if !frame.untils.is_empty() {
             self.connection.deliveries.belong(&frame.untils, ticket);
         }
@@ -379,7 +430,7 @@ impl ThreadLane {
         if sent.is_err() {
             // The ticket is taken and its call will never arrive: later calls of any thread would
             // wait for ever.
-            return Err(self.connection.fail("a message could not be sent"));
+            return Err(self.connection.peer.fail("a message could not be sent"));
         }
         if !frame.blocks.is_empty() {
             self.hold(ticket, frame)?;
@@ -413,7 +464,7 @@ impl ThreadLane {
             held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS
         };
         if crowded {
-            self.reclaim(self.connection.finished_ticket());
+            self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
             let held = self.held.borrow();
             if held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS {
                 drop(held);
@@ -451,8 +502,18 @@ impl ThreadLane {
             }
             held.blocks.pop_front();
             held.bytes -= block.size;
-            self.connection.blocks.free(block);
+            self.connection.memory.blocks.free(block);
         }
+    }
+}
+
+/// Ends with the part of a call that it stands for, also where the thread is cancelled in it.
+struct Receiving<'a>(&'a AtomicBool);
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
@@ -461,47 +522,4 @@ impl Drop for ThreadLane {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         self.connection.close_lane(self.id, self.block, held.blocks.into_iter());
     }
-}
-
-/// Reads a message's prefix: keeps a deferred error and applies deliveries.
-#[inline(always)]
-pub(crate) fn prefix(
-    connection: &Connection,
-    header: &ReplyHeader,
-    fields: &mut Decoder,
-    waiter: Waiter,
-) -> Result<Option<i64>, Lost> {
-    let empty = header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0;
-    if empty && connection.deliveries.settled(header.delivered) {
-        return Ok(None);
-    }
-    read_prefix(connection, header, fields, waiter)
-}
-
-/// Reads a prefix that has a field or comes after a delivery that is not applied yet.
-#[inline(never)]
-fn read_prefix(
-    connection: &Connection,
-    header: &ReplyHeader,
-    fields: &mut Decoder,
-    waiter: Waiter,
-) -> Result<Option<i64>, Lost> {
-    let malformed = |e: aviary_wire::DecodeError| connection.fail(&format!("a reply is malformed: {e}"));
-    let mut deferred = None;
-    if header.flags & flag::DEFERRED != 0 {
-        deferred = Some(fields.word().map_err(malformed)? as i64);
-    }
-    let mut own = Vec::new();
-    if header.flags & flag::DELIVERIES != 0 {
-        for _ in 0..fields.word().map_err(malformed)? {
-            own.push((fields.word().map_err(malformed)?, fields.word().map_err(malformed)?));
-        }
-    }
-    connection.deliveries.apply(connection, &own, header.delivered, waiter);
-    if header.flags & flag::PRINTED != 0 {
-        for number in [1, 2] {
-            log::print(number, fields.bytes().map_err(malformed)?);
-        }
-    }
-    Ok(deferred)
 }

@@ -7,54 +7,30 @@
 //! callbacks or the API's utility code asks for one, and answers [`Lost`] when there is no server.
 
 mod api;
-mod attach;
-mod backpressure;
-mod blocks;
-mod bound;
-mod boxes;
-mod cache;
 mod call;
-mod callback;
-mod cancellation;
-mod chains;
 mod connection;
-mod deliveries;
 mod descriptor;
 mod exports;
-pub mod ffi;
-mod fork;
-mod frame;
-mod guest_ids;
 mod handles;
-mod heap;
-mod incoming;
-mod interned;
-mod keeper;
-mod kept;
 mod lane;
-mod log;
-mod mappings;
-mod output;
-mod pins;
-mod registry;
+mod memory;
+mod objects;
+mod process;
 mod reply;
-mod shadows;
-mod shapes;
-mod states;
-mod tables;
-pub mod trace;
-mod unwind;
-mod zerocopy;
 
 pub use api::{Api, guard};
 pub use aviary_transport::bounds;
 pub use aviary_wire::Metadata;
 pub use call::Call;
-pub use descriptor::{ApiDescriptor, CallbackFn, CallbackKind, HandleType, Lost, Role, Status};
-pub use incoming::Incoming;
-pub use kept::Keep;
+pub use connection::incoming::Incoming;
+pub use descriptor::{ApiDescriptor, CallbackFn, CallbackKind, Lost, Status};
+pub use handles::handle_type::{HandleType, Role};
+pub use handles::tables::VendorTable;
+pub use memory::overlaps::Overlaps;
+pub use objects::kept::Keep;
+#[doc(hidden)]
+pub use process::{ffi, trace};
 pub use reply::Reply;
-pub use tables::VendorTable;
 
 /// The whole body of a naked function that is another name for the C function `target`: arguments and stack are the caller's.
 #[macro_export]
@@ -86,5 +62,5 @@ macro_rules! jump_to {
 /// replies.
 pub fn relaxed() -> bool {
     static RELAXED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *RELAXED.get_or_init(|| attach::flag_set("AVIARY_RELAXED"))
+    *RELAXED.get_or_init(|| process::settings::flag_set("AVIARY_RELAXED"))
 }

@@ -1,19 +1,26 @@
 //! Reads a reply.
 
+mod bound;
+mod kept;
+mod tables;
+
 use std::cell::Cell;
 use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
+use aviary_transport::mask_bytes;
 use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, HandleId, NOT_A_HANDLE, flag, kind, status};
 
-use crate::blocks::Block;
 use crate::connection::Connection;
-use crate::deliveries::Pending;
-use crate::frame::{End, Frame, Output, OutputSource};
+use crate::descriptor::{Lost, Status};
+use crate::handles::handle_type::Role;
+use crate::lane::frame::{End, Frame};
 use crate::lane::{Answer, ThreadLane};
-use crate::mappings::Mapping;
-use crate::{Lost, Role, Status};
+use crate::memory::block::Block;
+use crate::memory::deliveries::Pending;
+use crate::memory::outputs::{Output, OutputSource, write_back};
+use crate::objects::mappings::Mapping;
 
 /// A call's reply. A malformed one reads as zeros and ends the connection.
 pub struct Reply {
@@ -43,6 +50,7 @@ impl Reply {
         reply.status = match answer.status {
             status::OK => Status::Ok,
             status::UNSUPPORTED => Status::Unsupported,
+            status::ABSENT => Status::Absent,
             status::INVALID_HANDLE => {
                 let id = reply.word();
                 reply.end_dead(id);
@@ -53,7 +61,7 @@ impl Reply {
             status::LOST => Status::Lost,
             other => {
                 forget_callbacks(reply.lane.connection, &mut reply.frame);
-                return Err(reply.lane.connection.fail(&format!("a reply has the unknown status {other}")));
+                return Err(reply.lane.connection.peer.fail(&format!("a reply has the unknown status {other}")));
             }
         };
         if reply.success {
@@ -130,6 +138,11 @@ impl Reply {
         self.lane.connection
     }
 
+    /// The memory that several arguments name and that is in the block at `offset`: address and bytes.
+    pub(crate) fn union_in(&self, offset: u64) -> Option<(usize, usize)> {
+        self.frame.joined.in_block(offset)
+    }
+
     /// Takes a block of the call, which then outlives it.
     pub(crate) fn take_block(&mut self, offset: u64) -> Option<Block> {
         let at = self.frame.blocks.iter().position(|block| block.offset == offset)?;
@@ -139,7 +152,7 @@ impl Reply {
     #[cold]
     fn spoil(&mut self, e: &dyn std::fmt::Display) {
         self.broken = true;
-        self.lane.connection.fail(&format!("a reply is malformed: {e}"));
+        self.lane.connection.peer.fail(&format!("a reply is malformed: {e}"));
     }
 
     #[inline]
@@ -204,39 +217,64 @@ impl Reply {
         let valid = valid as usize;
         match output.source {
             OutputSource::Nowhere | OutputSource::Direct => {}
-            OutputSource::Message => self.copy_from_message(output.to, valid),
+            OutputSource::Message => self.copy_from_message(&output, valid),
             OutputSource::Block(offset) => {
-                if let Ok(from) = self.lane.connection.arena.pointer(offset, valid) {
+                if let Ok(from) = self.lane.connection.memory.arena.pointer(offset, valid) {
                     // SAFETY: `from` is checked; the caller that added the output promised that
                     // `to` stays writable.
-                    unsafe { std::ptr::copy(from, output.to, valid) };
+                    unsafe { write_back(from, self.frame.before(&output), output.to, valid, output.rows) };
                 }
             }
         }
     }
 
     /// Copies the data that follows, `valid` bytes and padding, without a length word of its own.
-    fn copy_from_message(&mut self, to: *mut u8, valid: usize) {
+    fn copy_from_message(&mut self, output: &Output, valid: usize) {
         let from = HEADER_SIZE + self.at;
         match self.frame.reply.get(from..from + valid) {
             Some(data) => {
                 // SAFETY: the caller that added the output promised `to` for at least `valid`
-                // bytes.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, valid) };
+                // bytes, and the content that it had has as many.
+                unsafe { write_back(data.as_ptr(), self.frame.before(output), output.to, valid, output.rows) };
                 self.at += aviary_wire::padded(valid);
             }
             None => self.spoil(&"an output is cut off"),
         }
     }
 
-    /// Reads the id of the state at `at` after the call; 0: it has none now.
+    /// Takes over what the library has changed of a value of `n` bytes in the application's memory, except for its members
+    /// there (offset and bytes).
+    ///
+    /// # Safety
+    /// `n` bytes at `to` are writable.
+    pub unsafe fn changed(&mut self, to: *mut u8, n: usize, apart: &[(usize, usize)]) {
+        let mut mistaken = 0;
+        self.read((), |d| {
+            let Some(data) = d.optional_bytes()? else { return Ok(()) };
+            let Some((bytes, mask)) = data.split_at_checked(n).filter(|(_, mask)| mask.len() == mask_bytes(n)) else {
+                mistaken = data.len();
+                return Ok(());
+            };
+            let own = |at: usize| apart.iter().any(|(begin, bytes)| (*begin..begin + bytes).contains(&at));
+            for at in (0..n).filter(|at| mask[at / 8] >> (at % 8) & 1 != 0 && !own(*at)) {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(at).write(bytes[at]) };
+            }
+            Ok(())
+        });
+        if mistaken > 0 {
+            self.spoil(&format!("{mistaken} bytes say what has changed of {n}"));
+        }
+    }
+
+    /// Reads id and version of the state at `at` after the call; 0: it has none now.
     ///
     /// # Safety
     /// `at` is the address of a struct of `size` bytes whose key is `key` bytes in.
     pub unsafe fn state(&mut self, at: usize, size: usize, key: usize) {
-        let id = self.word();
+        let (id, version) = (self.word(), self.word());
         // SAFETY: the caller's promise.
-        unsafe { self.lane.connection.states.bind(at, size, key, id) };
+        unsafe { self.lane.connection.objects.states.bind(at, size, key, id, version) };
     }
 
     /// The new value of a pointer that the library advances from `from`, within `room` bytes.
@@ -260,7 +298,7 @@ impl Reply {
             && n > 0
         {
             let connection = self.lane.connection;
-            connection.deliveries.finish(connection, offset, usize::try_from(n - 1).unwrap_or(usize::MAX));
+            connection.deliveries.finish(&connection.memory, offset, usize::try_from(n - 1).unwrap_or(usize::MAX));
         }
     }
 
@@ -273,7 +311,7 @@ impl Reply {
     pub fn owned(&mut self) -> *mut u8 {
         let connection = self.lane.connection;
         self.read(std::ptr::null_mut(), |d| {
-            Ok(d.optional_bytes()?.map_or(std::ptr::null_mut(), |data| connection.interned.intern(data)))
+            Ok(d.optional_bytes()?.map_or(std::ptr::null_mut(), |data| connection.objects.interned.intern(data)))
         })
     }
 
@@ -293,7 +331,7 @@ impl Reply {
 
     /// Keeps an array of the library's as long as the session; the same content is kept once.
     pub fn keep(&self, bytes: &[u8]) -> *mut u8 {
-        self.lane.connection.interned.intern(bytes)
+        self.lane.connection.objects.interned.intern(bytes)
     }
 
     /// Passes over outputs that the reply leaves out, up to output number `next`.
@@ -312,9 +350,7 @@ impl Reply {
             0 => std::ptr::null_mut(),
             1 => {
                 let offset = self.word();
-                let connection = self.lane.connection;
-                let heap = connection.heap.and_then(|heap| heap.pointer(offset));
-                heap.unwrap_or_else(|| connection.arena.pointer(offset, 1).unwrap_or(std::ptr::null_mut()))
+                self.lane.connection.memory.pointer(offset)
             }
             2 => {
                 let (id, bytes) = (self.word(), self.word());
@@ -330,15 +366,15 @@ impl Reply {
 
     fn map(&mut self, id: u64, bytes: usize, at: *mut u8, read: bool, write: bool) -> *mut u8 {
         let connection = self.lane.connection;
-        let Some(block) = connection.blocks.allocate(bytes) else {
-            crate::log::line("the arena is full: memory could not be mapped (AVIARY_ARENA sets its size)");
+        let Some(block) = connection.memory.blocks.allocate(bytes) else {
+            crate::process::log::line("the arena is full: memory could not be mapped (AVIARY_ARENA sets its size)");
             return std::ptr::null_mut();
         };
-        let Ok(place) = connection.arena.pointer(block.offset, bytes) else { return std::ptr::null_mut() };
+        let Ok(place) = connection.memory.arena.pointer(block.offset, bytes) else { return std::ptr::null_mut() };
         let pointer = if at.is_null() { place } else { at };
-        connection.mappings.add(pointer as usize, Mapping { id, block, bytes, at: at as usize, write });
+        connection.objects.mappings.add(pointer as usize, Mapping { id, block, bytes, at: at as usize, write });
         if read && self.fetch(id, block.offset, bytes, at).is_err() {
-            connection.mappings.remove(pointer as usize, id);
+            connection.objects.mappings.remove(pointer as usize, id);
             connection.deliveries.take(block.offset);
             return std::ptr::null_mut();
         }
@@ -348,7 +384,9 @@ impl Reply {
     /// Fetches the present content into the block, now or, if it is not ready, with a delivery.
     pub(crate) fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
         let connection = self.lane.connection;
-        connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None, ticket: 0 });
+        connection
+            .deliveries
+            .expect(offset, Pending { to: at as usize, bytes, before: None, rows: None, block: None, ticket: 0 });
         let mut frame = self.lane.take_frame();
         frame.encoder.word(id);
         frame.encoder.word(offset);
@@ -361,10 +399,10 @@ impl Reply {
         match (answer.status, ready) {
             (status::OK, Ok(0)) => Ok(()),
             (status::OK, Ok(_)) => {
-                connection.deliveries.finish(connection, offset, bytes);
+                connection.deliveries.finish(&connection.memory, offset, bytes);
                 Ok(())
             }
-            _ => Err(connection.fail("mapped memory could not be fetched")),
+            _ => Err(connection.peer.fail("mapped memory could not be fetched")),
         }
     }
 
@@ -376,35 +414,36 @@ impl Reply {
         if let (false, true, false, Some(fields)) =
             (self.frame.key.is_empty(), portable, self.broken, self.frame.reply.get(from..))
         {
-            self.lane.connection.cache.put(&self.frame.key, &self.frame.handles, fields);
+            self.lane.connection.objects.cache.put(&self.frame.key, &self.frame.handles, fields);
         }
     }
 
     #[cold]
     fn finish_success(&mut self) {
         let connection = self.lane.connection;
-        for end in self.frame.ends.drain(..) {
+        let Frame { ends, before: kept, .. } = &mut **self.frame;
+        for end in ends.drain(..) {
             match end {
-                End::Shadow { to, bytes, offset, end } => {
-                    if let Ok(from) = connection.arena.pointer(offset, bytes) {
-                        // SAFETY: `from` is checked; the caller that added the output promised that
-                        // `to` stays writable.
-                        unsafe { std::ptr::copy(from, to, bytes) };
+                End::Shadow { to, bytes, offset, before, end } => {
+                    if let Ok(from) = connection.memory.arena.pointer(offset, bytes) {
+                        let own = before.and_then(|at| kept.get(at..at + bytes));
+                        // SAFETY: `from` is checked; the caller that added the output promised that `to` stays writable.
+                        unsafe { copy_shadow(connection, from, own, to, bytes) };
                     }
                     if end {
-                        connection.shadows.end(&connection.blocks, to);
-                        connection.registries.forget(to);
+                        connection.objects.shadows.end(&connection.memory.blocks, to);
+                        connection.objects.registries.forget(to);
                     }
                 }
                 End::Mapping { pointer, id } => {
-                    if let Some(mapping) = connection.mappings.remove(pointer, id)
+                    if let Some(mapping) = connection.objects.mappings.remove(pointer, id)
                         && let Some(block) = connection.deliveries.abandon(mapping.block)
                     {
-                        connection.blocks.free(block);
+                        connection.memory.blocks.free(block);
                     }
                 }
-                End::Freed { address } => connection.kept.free(address),
-                End::Callback { id } => connection.confirm_callback(id),
+                End::Freed { address } => connection.objects.kept.free(address),
+                End::Callback { id } => connection.callbacks.confirm(id),
             }
         }
     }
@@ -425,14 +464,34 @@ impl Reply {
         let connection = self.lane.connection;
         self.frame.minted.drain(..).for_each(|value| connection.release(value, true));
         for p in self.frame.new_shadows.drain(..) {
-            connection.shadows.end(&connection.blocks, p);
-            connection.registries.forget(p);
+            connection.objects.shadows.end(&connection.memory.blocks, p);
+            connection.objects.registries.forget(p);
         }
         forget_callbacks(connection, &mut self.frame);
         if self.status != Status::Ok {
             connection.end_untils(&mut self.frame);
         }
     }
+}
+
+/// Copies what the library has changed in a block that stays to the application's memory. `own`: the content that the call
+/// gave it; otherwise that is with the shadow, which has the new one from now on.
+///
+/// # Safety
+/// `bytes` bytes are readable at `from` and writable at `to`.
+unsafe fn copy_shadow(connection: &Connection, from: *const u8, own: Option<&[u8]>, to: *mut u8, bytes: usize) {
+    if let Some(own) = own.filter(|own| own.len() == bytes) {
+        // SAFETY: the caller's promise.
+        return unsafe { write_back(from, Some(own.as_ptr()), to, bytes, None) };
+    }
+    let before = connection.objects.shadows.before(to, bytes);
+    let mut content = vec![0; bytes];
+    // SAFETY: the caller's promise; the library may go on writing, so that its bytes are read once.
+    unsafe {
+        write_back(from, None, content.as_mut_ptr(), bytes, None);
+        write_back(content.as_ptr(), before.as_ref().map(|before| before.as_ptr()), to, bytes, None);
+    }
+    connection.objects.shadows.note(to, content);
 }
 
 /// The call that registers these callbacks fails: none of them is called.

@@ -8,14 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use aviary_ring::Reserve;
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use crate::extents::{Extents, UNIT_BYTES, Unit};
 use crate::lock::Lock;
 
-/// Size of the heap's address range in bytes, unless AVIARY_HEAP gives another. Only touched pages
-/// cost memory.
+/// Size of the heap's address range in bytes, unless AVIARY_HEAP gives another. Only what was used is
+/// open, and only touched pages cost memory.
 const DEFAULT_SIZE: usize = 32 << 30;
 /// Smallest heap in bytes; a smaller one is of no use.
 const MIN_HEAP_BYTES: usize = 64 << 20;
@@ -33,7 +34,7 @@ pub static HEAP: Heap = Heap {
     lock: Lock::new(),
     base: AtomicUsize::new(0),
     size: AtomicUsize::new(0),
-    state: UnsafeCell::new(HeapState { stage: Stage::Untried, file: NO_FILE, extents: Extents::none() }),
+    state: UnsafeCell::new(HeapState { stage: Stage::Untried, file: NO_FILE, extents: Extents::none(), reserve: None }),
 };
 
 pub struct Heap {
@@ -99,6 +100,16 @@ pub struct HeapState {
     /// memory that is not shared.
     file: File,
     extents: Extents<'static>,
+    /// Opens the parts that are used. Every used extent is open. `None`: there is no heap.
+    reserve: Option<Reserve>,
+}
+
+impl HeapState {
+    /// Opens an extent. False: the kernel has no room for another mapping.
+    fn open(&self, at: u32, units: u32) -> bool {
+        let Some(reserve) = &self.reserve else { return false };
+        reserve.open(at as usize * UNIT_BYTES, units as usize * UNIT_BYTES).is_ok()
+    }
 }
 
 /// The answer to a guest library. The layout is part of the interface: crates/guest has an equal
@@ -165,7 +176,12 @@ impl Heap {
                 self.clean_all(state);
                 state.extents.take(units, align, base)
             });
-            taken.map(|(at, zeros)| (self.address_of(at), zeros))
+            let (at, zeros) = taken?;
+            if !state.open(at, units) {
+                state.extents.give_back(at);
+                return None;
+            }
+            Some((self.address_of(at), zeros))
         })
     }
 
@@ -179,7 +195,14 @@ impl Heap {
     pub fn resize(&self, p: *const u8, bytes: usize) -> bool {
         let (Some(at), Ok(units)) = (self.unit_of(p), u32::try_from(bytes.div_ceil(UNIT_BYTES))) else { return false };
         self.with(|state| {
-            let done = state.extents.resize(at, units);
+            let before = state.extents.length(at);
+            let mut done = state.extents.resize(at, units);
+            if done && !state.open(at, units) {
+                if let Some(before) = before {
+                    state.extents.resize(at, before);
+                }
+                done = false;
+            }
             self.bound(state);
             done
         })
@@ -223,6 +246,9 @@ impl Heap {
         let given =
             unsafe { rustix::mm::madvise(self.address_of(extent.start).cast(), extent.len() * UNIT_BYTES, advice) };
         if given.is_ok() {
+            if let Some(reserve) = &state.reserve {
+                reserve.close(extent.start as usize * UNIT_BYTES, extent.len() * UNIT_BYTES);
+            }
             state.extents.cleaned(extent);
         }
         given.is_ok()
@@ -258,11 +284,11 @@ impl Heap {
         let file = new_file(size)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE);
         let count = size / UNIT_BYTES;
+        let bytes = count * size_of::<Unit>();
         // SAFETY: two mappings at addresses that the kernel chooses. The file is sealed against
-        // shrinking, so accesses below `size` cannot fault.
+        // shrinking, so accesses below `size` cannot fault once they are allowed.
         let (base, books) = unsafe {
-            let base = rustix::mm::mmap(null_mut(), size, protection, flags | MapFlags::SHARED, &file, 0)?;
-            let bytes = count * size_of::<Unit>();
+            let base = rustix::mm::mmap(null_mut(), size, ProtFlags::empty(), flags | MapFlags::SHARED, &file, 0)?;
             match rustix::mm::mmap_anonymous(null_mut(), bytes, protection, flags | MapFlags::PRIVATE) {
                 Ok(books) => (base, books),
                 Err(error) => {
@@ -271,6 +297,10 @@ impl Heap {
                 }
             }
         };
+        // SAFETY: the records that have just been mapped; a kernel that refuses changes only what a dump contains.
+        let _ = unsafe { rustix::mm::madvise(books, bytes, Advice::LinuxDontDump) };
+        // SAFETY: the mapping of the heap is never unmapped, and nothing uses it but what `Reserve` opens.
+        state.reserve = Some(unsafe { Reserve::closed(base.cast(), size) });
         // SAFETY: the mapping has `count` units, all zeros, which are valid units; it is
         // page-aligned, has no other user, and is never unmapped.
         let units = unsafe { std::slice::from_raw_parts_mut(books.cast::<Unit>(), count) };
@@ -309,10 +339,13 @@ impl Heap {
         let size = self.size.load(Ordering::Relaxed);
         let copied = new_file(size).and_then(|file| {
             self.copy_used(state, |from, bytes, at| write_all(file.as_fd(), from, bytes, at))?;
-            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE | MapFlags::SHARED);
+            let flags = MapFlags::NORESERVE | MapFlags::SHARED | MapFlags::FIXED;
             // SAFETY: this heap's own range, which keeps its content: all used extents were copied
             // into the new file.
-            unsafe { rustix::mm::mmap(self.base().cast(), size, protection, flags | MapFlags::FIXED, &file, 0) }?;
+            unsafe { rustix::mm::mmap(self.base().cast(), size, ProtFlags::empty(), flags, &file, 0) }?;
+            if let Some(reserve) = &state.reserve {
+                reserve.replaced(0, size).map_err(|error| errno(&error))?;
+            }
             state.file.close();
             state.file = File::of(file);
             Ok(())
@@ -341,6 +374,11 @@ impl Heap {
                 Ok(())
             })?;
             rustix::mm::mremap_fixed(copy, size, size, rustix::mm::MremapFlags::MAYMOVE, self.base().cast())?;
+            let closed = state.reserve.iter().flat_map(Reserve::closed_parts);
+            for part in closed {
+                rustix::mm::mprotect(self.base().add(part.start).cast(), part.len(), MprotectFlags::empty())?;
+            }
+            let _ = rustix::mm::madvise(self.base().cast(), size, Advice::LinuxDontDump);
         }
         state.file.close();
         Ok(())
@@ -402,6 +440,10 @@ fn write_all(file: BorrowedFd, from: *const u8, bytes: usize, at: usize) -> rust
         }
     }
     Ok(())
+}
+
+fn errno(error: &std::io::Error) -> rustix::io::Errno {
+    rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::NOMEM)
 }
 
 fn new_file(size: usize) -> rustix::io::Result<OwnedFd> {

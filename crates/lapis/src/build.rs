@@ -5,73 +5,31 @@
 //! hashes of their specifications (`modules/`), the files the specification asks
 //! for and `api.json`; the generated crates stay beside them in `gen/` for reading.
 
-use crate::diagnostics::Diagnostics;
 use crate::generate::{self, GeneratedCrates, glue};
+use crate::load;
+use crate::load::Options;
 use crate::lower;
 use crate::model::{Launch, Model, Policy, Side};
 use crate::utility;
-use crate::{Options, load};
+use cargo::{run_cargo, tested_versions};
+use folder::absolute;
+use names::{CRATES, DESCRIPTION, MODULE, POLICY};
 use serde_json::{Value, json};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use turn::Turn;
 
+mod cargo;
 mod commands;
+mod error;
 mod folder;
 mod modules;
+pub(crate) mod names;
 mod turn;
-mod versions;
+pub(crate) mod versions;
 
+pub use error::BuildError;
 pub use folder::Folder;
-pub(crate) use versions::vendor_library;
-pub use versions::{VERSIONS_FOLDER, versions};
-
-/// Why a build failed.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// The specification has errors.
-    #[error("{0}")]
-    Specification(Box<Diagnostics>),
-    /// The specification does not say what it is.
-    #[error(
-        "{0} has no `api(\"name\", \"version\", \"soname\");`: the build needs a name for its folder and libraries"
-    )]
-    Unnamed(PathBuf),
-    /// A path or a link leads elsewhere.
-    #[error(
-        "{0} leads out of the build folder, where a build writes nothing: remove the link, or name a file below it"
-    )]
-    Outside(PathBuf),
-    /// A file of the output folder.
-    #[error("cannot write {0}: {1}")]
-    Output(PathBuf, io::Error),
-    /// There is no compiler for it.
-    #[error("the policy `{0}` cannot be built in: {1}")]
-    Policy(String, String),
-    /// Where the runtime crates should be.
-    #[error("the runtime crates are not at {0}: set AVIARY_SOURCE to Aviary's source tree")]
-    NoRuntime(PathBuf),
-    /// Cargo did not start.
-    #[error("cannot run cargo ({0}): building a specification needs a Rust toolchain and a C compiler")]
-    NoCargo(io::Error),
-    /// Cargo's own messages have been printed.
-    #[error("the generated crates in {0} do not compile; cargo's messages are above")]
-    Compile(PathBuf),
-}
-
-/// The specification's policy, an eBPF object.
-const POLICY: &str = "policy.o";
-/// The API server module.
-const MODULE: &str = "server.so";
-/// The description of an API that nodes and `aviary run` read.
-const DESCRIPTION: &str = "api.json";
-/// The generated crates and their C.
-const CRATES: &str = "gen";
-
-/// Names of a build's own files: no library and no file of a specification has such a name.
-pub const OWN_NAMES: [&str; 6] = [POLICY, MODULE, DESCRIPTION, CRATES, commands::DATABASE, modules::KEPT];
+pub use versions::versions;
 
 /// Result of a build.
 #[derive(Debug, Clone)]
@@ -97,11 +55,12 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let folder = out.below(&model.api.name)?;
     write_c(model, &sources, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
-    let target = build_cache(out_dir)?;
+    let cache = build_cache(out_dir)?;
     let crates = folder.path().join(CRATES);
-    let turn = Turn::take(&target, &glue::crate_identifier(&model.api.name), &crates)?;
-    compile(&crates, &target)?;
-    let (library, module) = collect(model, spec_hash, &target, &folder)?;
+    let runtime = runtime()?;
+    let turn = Turn::take(&cache, &glue::crate_identifier(&model.api.name), &crates, &runtime)?;
+    run_cargo(&cache, &crates, turn.target(), &runtime)?;
+    let (library, module) = collect(model, spec_hash, turn.target(), &folder)?;
     drop(turn);
     write_policy(model, &folder)?;
     write_launch_files(model, &folder, &library)?;
@@ -120,25 +79,26 @@ fn write_policy(model: &Model, folder: &Folder) -> Result<(), BuildError> {
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
-    fs::create_dir_all(path).map_err(|e| BuildError::Output(path.to_path_buf(), e))?;
-    path.canonicalize().map_err(|e| BuildError::Output(path.to_path_buf(), e))
-}
-
-/// Where cargo compiles: one place per source tree, so that the runtime crates are compiled once for
-/// all specifications; beside the output if that tree cannot be written.
+/// Where cargo compiles, see [`Turn`]: below the source tree, so that the runtime crates are compiled once for all
+/// specifications; beside the output if that tree cannot be written.
 fn build_cache(out_dir: &Path) -> Result<PathBuf, BuildError> {
     let shared = runtime()?.join("../target/aviary/build");
     absolute(&shared).or_else(|_| absolute(&out_dir.join("build")))
 }
 
-/// The folder that holds the runtime crates.
+/// The folder that holds the runtime crates: of the source tree that `AVIARY_SOURCE` names, else of the one that this program is
+/// in. A program that is installed names no folder in which it was compiled.
 fn runtime() -> Result<PathBuf, BuildError> {
-    let crates = match std::env::var_os("AVIARY_SOURCE") {
-        Some(source) => PathBuf::from(source).join("crates"),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join(".."),
-    };
+    let named = std::env::var_os("AVIARY_SOURCE").map(PathBuf::from);
+    let program = std::env::current_exe().unwrap_or_default();
+    let tree = named.or_else(|| source_tree(&program)).ok_or(BuildError::NoTree)?;
+    let crates = tree.join("crates");
     crates.canonicalize().map_err(|_| BuildError::NoRuntime(crates))
+}
+
+/// The source tree that a program is in, usually below `target/`.
+fn source_tree(program: &Path) -> Option<PathBuf> {
+    program.ancestors().find(|folder| folder.join("crates/guest/Cargo.toml").is_file()).map(Path::to_path_buf)
 }
 
 /// Writes the C of an API (headers, the specification's own code) into its `folder`, and how each file is compiled there and
@@ -163,12 +123,10 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
     let runtime = runtime()?;
     let crates = Path::new(CRATES);
     folder.write(&crates.join("Cargo.toml"), glue::WORKSPACE.as_bytes())?;
-    // Cargo writes it as well.
     let lock = folder.place(&crates.join("Cargo.lock"))?;
     if !lock.exists()
-        && let Ok(text) = fs::read_to_string(runtime.join("../Cargo.lock"))
+        && let Some(text) = tested_versions(&runtime)
     {
-        // The versions that the workspace was tested with.
         folder.write(&crates.join("Cargo.lock"), text.as_bytes())?;
     }
     let generated = folder.path().join(CRATES);
@@ -178,7 +136,7 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
         let flags = utility::flags(model, side, &generated);
         let script = glue::build_script(model, side, &flags, &commands::files(model, side, &generated), &headers);
         let files = [
-            ("Cargo.toml", glue::manifest(model, side, &runtime.to_string_lossy())),
+            ("Cargo.toml", glue::manifest(&model.api.name, side, &runtime.to_string_lossy())),
             ("build.rs", script),
             ("lib.rs", source.clone()),
         ];
@@ -187,19 +145,6 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
         }
     }
     versions::write(&model.api.soname, &crates.join("guest"), folder)
-}
-
-fn compile(crates: &Path, target: &Path) -> Result<(), BuildError> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let (variable, linker) = versions::linker(target)?;
-    let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--manifest-path"])
-        .arg(crates.join("Cargo.toml"))
-        .env("CARGO_TARGET_DIR", target)
-        .env(variable, linker)
-        .status()
-        .map_err(BuildError::NoCargo)?;
-    if status.success() { Ok(()) } else { Err(BuildError::Compile(crates.to_path_buf())) }
 }
 
 /// Copies the compiled libraries to where guests and API servers look for them.
@@ -216,8 +161,10 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
     let mut launch = Vec::new();
     for step in &model.launch {
         match step {
+            // Right as long as the folder stays where it is; `aviary run` has the text for any other place.
             Launch::File { path, content } => {
                 folder.write(Path::new(path), fill(content, folder.path(), library).as_bytes())?;
+                launch.push(json!({"file": {"path": path, "content": content}}));
             }
             Launch::Environment { name, value } => launch.push(json!({"environment": {"name": name, "value": value}})),
             Launch::Program { name } => launch.push(json!({"program": name})),
@@ -249,4 +196,16 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
 
 fn fill(content: &str, directory: &Path, library: &Path) -> String {
     content.replace("{dir}", &directory.to_string_lossy()).replace("{library}", &library.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_of_a_tree_find_it_and_installed_ones_none() {
+        let tree = source_tree(&std::env::current_exe().expect("this program")).expect("the tree of this test");
+        assert!(tree.join("crates/lapis/src/build.rs").is_file());
+        assert_eq!(source_tree(Path::new("/usr/bin/aviary")), None);
+    }
 }

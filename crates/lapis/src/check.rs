@@ -4,6 +4,7 @@
 mod availability;
 mod codes;
 mod memory;
+mod outputs;
 mod pairs;
 mod pointers;
 mod positions;
@@ -11,8 +12,8 @@ mod sized;
 mod states;
 mod values;
 
-use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
+use crate::syntax::diagnostics::Diagnostic;
 
 /// Handle ids hold their type in eight bits.
 const HANDLE_TYPES: usize = 255;
@@ -29,6 +30,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         sized::check(function, diagnostics);
         states::check(function, diagnostics);
         memory::check(model, function, diagnostics);
+        outputs::check(function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -46,7 +48,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     codes::check(model, diagnostics);
     memory::named(model, diagnostics);
     // A function that could not be understood may hold the other half of a pair.
-    if diagnostics.iter().all(|d| d.severity == crate::diagnostics::Severity::Warning) {
+    if diagnostics.iter().all(|d| d.severity == crate::syntax::diagnostics::Severity::Warning) {
         pairs::check(model, diagnostics);
     }
     if model.handle_types.len() > HANDLE_TYPES {
@@ -172,7 +174,7 @@ fn created_handle(plan: &Plan) -> Option<usize> {
 }
 
 /// True if an output is nothing but handles that the call creates, in a number that is known before it. They are noted.
-fn creates(plan: &Plan, created: &mut Vec<(usize, crate::source::Span)>) -> bool {
+fn creates(plan: &Plan, created: &mut Vec<(usize, crate::syntax::source::Span)>) -> bool {
     let Kind::Buffer(buffer) = &plan.kind else { return false };
     let Rule::Plan(element) = &buffer.element else { return false };
     let handle = created_handle(element).filter(|_| !plan.input && buffer.returned.is_none());

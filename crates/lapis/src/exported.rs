@@ -2,7 +2,7 @@
 //! the vendor's file: no call reaches them, and a copy in the program itself may be made before the first one.
 
 use crate::header::HeaderVariable;
-use crate::model::{Type, TypeKind};
+use crate::model::{ExportedVariable, Type, TypeKind, VariablePiece};
 use object::LittleEndian as Endian;
 use object::elf::{self, FileHeader64, PT_LOAD, SHT_DYNSYM, STT_OBJECT};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
@@ -13,34 +13,14 @@ use std::collections::BTreeMap;
 /// Bytes of the longest variable, and of the longest string that one leads to.
 const LONGEST: u64 = 16 << 20;
 
-/// A variable and its content.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ExportedVariable {
-    pub name: String,
-    pub align: u64,
-    pub pieces: Vec<VariablePiece>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum VariablePiece {
-    Bytes(Vec<u8>),
-    /// The address of these bytes.
-    Text(Vec<u8>),
-    /// The address of a byte of another variable, by its name.
-    Inside(String, u64),
-}
-
 /// The reason why the guest library cannot have a variable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub enum Lack {
     /// the vendor's library is not on this machine, or does not export it
-    #[error("the vendor's library is not on this machine, or does not export it")]
     NotThere,
     /// it holds addresses of functions or of data that are not exported
-    #[error("it holds addresses of functions or of data that are not exported")]
     Address,
     /// the file is not as a library of this processor is
-    #[error("the file is not as a library of this processor is")]
     File,
 }
 

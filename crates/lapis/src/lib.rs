@@ -1,34 +1,31 @@
 //! LAPIS, the language that tells Aviary what a C header cannot say: from a header and a
 //! specification to the [`model`], and from there to the generated code.
 
-pub mod ast;
+// The fuzz targets use the crate from outside.
+#[cfg(test)]
+extern crate self as aviary_lapis;
 pub mod build;
 mod check;
-pub mod coverage;
-pub mod descriptors;
-pub mod diagnostics;
-pub mod diff;
 mod exported;
+#[cfg(test)]
+mod fuzz_tests;
 pub mod generate;
 pub mod header;
-pub mod init;
-pub mod lexer;
 pub mod load;
 pub mod lower;
 pub mod model;
 mod names;
-pub mod parser;
 mod policy;
 mod resolve;
-pub mod score;
-pub mod source;
-mod suggest;
-pub mod unpacked;
+mod syntax;
+mod tools;
 pub mod utility;
 
-pub use coverage::{Coverage, coverage};
-pub use diagnostics::{Diagnostic, Diagnostics, Severity};
-pub use diff::diff;
-pub use init::{InitOptions, init};
 pub use load::{Loaded, Options, load};
-pub use score::score;
+pub use syntax::diagnostics::{Diagnostic, Diagnostics, Severity};
+pub use syntax::{ast, descriptors, diagnostics, lexer, parser, source};
+pub use tools::coverage::{Coverage, coverage};
+pub use tools::diff::diff;
+pub use tools::init::{InitOptions, init};
+pub use tools::score::score;
+pub use tools::{coverage, diff, init, score};

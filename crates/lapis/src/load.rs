@@ -1,18 +1,18 @@
 //! From a path to a [`Model`].
 
-use crate::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
-use crate::build::OWN_NAMES;
-use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
-use crate::exported::ExportedVariable;
+use crate::build::names::OWN_NAMES;
+use crate::build::versions::vendor_library;
 use crate::header::unit::Unit;
+use crate::syntax::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
+use crate::syntax::diagnostics::{Diagnostic, Diagnostics, Severity};
 
 use crate::header::{Header, HeaderVariable, Problem};
-use crate::model::{Api, Launch, Model, Policy, Side, Utility};
+use crate::model::{Api, ExportedVariable, Launch, Model, Policy, Side, Utility};
 use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
-use crate::parser::{Guess, parse};
 use crate::policy;
 use crate::resolve;
-use crate::source::{SourceFile, SourceFiles, Span};
+use crate::syntax::parser::{Guess, parse};
+use crate::syntax::source::{SourceFile, SourceFiles, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
@@ -145,7 +145,7 @@ impl Loader<'_> {
             _ => None,
         });
         let Some(span) = include.filter(|_| !declared.is_empty()) else { return Vec::new() };
-        let library = crate::build::vendor_library(soname).and_then(|path| std::fs::read(path).ok());
+        let library = vendor_library(soname).and_then(|path| std::fs::read(path).ok());
         let mut found = crate::exported::read(library.as_deref(), &declared);
         crate::exported::drop_dangling(&mut found);
         for (variable, found) in declared.iter().zip(&found) {
@@ -342,6 +342,14 @@ impl Loader<'_> {
         }
     }
 
+    /// Reports a second item of which a specification has one.
+    fn only(&mut self, first: &mut Option<Span>, span: Span, what: &str, why: &'static str) {
+        if let Some(first) = first.replace(span) {
+            let second = Diagnostic::error(span, format!("a second {what}"));
+            self.diagnostics.push(second.label(why).related(first, "the first"));
+        }
+    }
+
     /// The part of the model that needs no header.
     fn describe(&mut self, items: &[Item]) -> Model {
         let mut model =
@@ -352,26 +360,14 @@ impl Loader<'_> {
             match item {
                 Item::Directive { kind, .. } => model.preamble.push(c_line(kind)),
                 Item::Api { name, version, soname, span } => {
-                    if let Some(first) = named.replace(*span) {
-                        self.diagnostics.push(
-                            Diagnostic::error(*span, "a second `api`")
-                                .label("one library has one identity")
-                                .related(first, "the first"),
-                        );
-                    }
+                    self.only(&mut named, *span, "`api`", "one library has one identity");
                     self.api_name(name);
                     self.soname(soname);
                     model.api =
                         Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
                 }
                 Item::Policy(text) => {
-                    if let Some(first) = scheduled.replace(text.span) {
-                        self.diagnostics.push(
-                            Diagnostic::error(text.span, "a second `policy`")
-                                .label("one program schedules a device")
-                                .related(first, "the first"),
-                        );
-                    }
+                    self.only(&mut scheduled, text.span, "`policy`", "one program schedules a device");
                     model.policy = self.policy(text);
                 }
                 Item::DeclareMetadata(structure) => note_metadata(&mut model, structure),

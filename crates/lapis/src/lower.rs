@@ -10,12 +10,13 @@
 
 mod expressions;
 mod instructions;
+mod overlaps;
 
 pub use expressions::reads_memory;
 pub use instructions::*;
 
-use crate::coverage::blocker;
 use crate::model::*;
+use crate::tools::coverage::blocker;
 use expressions::{
     binary, collect_forced, for_each_expression, is_value, looked_into, parameters_of, request_expressions,
 };
@@ -71,7 +72,8 @@ impl<'a> Lowering<'a> {
         let Function { records, same, .. } = self.function;
         let blocks = blocker(self.model, self.function).is_some();
         self.recorded |= !records.is_empty() || !same.is_empty() || blocks;
-        Lowered { arguments, result, recorded: self.recorded, carried: self.carried }
+        let overlapping = Overlapping::of(self.function, &arguments);
+        Lowered { arguments, result, recorded: self.recorded, carried: self.carried, overlapping }
     }
 
     /// Values before pointers, and a pointer after everything its expressions use.
@@ -178,6 +180,21 @@ impl<'a> Lowering<'a> {
         fields.iter().map(|(field, rule)| self.rule(rule, place(field), depth.max(1))).collect()
     }
 
+    /// How many elements a buffer has, and where that is decided.
+    fn extent(&mut self, buffer: &Buffer, at: ValueLocation, depth: usize) -> Extent {
+        let carried = match &buffer.count {
+            Count::One => false,
+            Count::Elements(e) => self.carried(e, at),
+            Count::Terminated { .. } => true,
+        };
+        Extent {
+            site: self.site(depth, carried),
+            count: buffer.count.clone(),
+            stride: buffer.element_type.size(),
+            forced: self.forced_when(at),
+        }
+    }
+
     fn buffer(&mut self, plan: &Plan, buffer: &Buffer, at: ValueLocation, depth: usize) -> Operation {
         if buffer.zerocopy {
             let bytes = match &buffer.count {
@@ -186,17 +203,7 @@ impl<'a> Lowering<'a> {
             };
             return Operation::Zerocopy { bytes };
         }
-        let carried = match &buffer.count {
-            Count::One => false,
-            Count::Elements(e) => self.carried(e, at),
-            Count::Terminated { .. } => true,
-        };
-        let extent = Extent {
-            site: self.site(depth, carried),
-            count: buffer.count.clone(),
-            stride: buffer.element_type.size(),
-            forced: self.forced_when(at),
-        };
+        let extent = self.extent(buffer, at, depth);
         let loop_depth = match at {
             ValueLocation::Element { depth, .. } => depth + 1,
             _ => 0,
@@ -214,9 +221,13 @@ impl<'a> Lowering<'a> {
                 extent,
                 mode: self.mode(plan, buffer, at),
                 returned: buffer.returned.clone(),
+                answer: self.is_answer(plan, buffer, at),
+                written: self.written(buffer),
+                rows: buffer.rows.clone(),
                 // The data under a cursor may be large, and is where it is meant to be read.
                 private: private && !cursor && !buffer.in_place,
                 cursor,
+                history: buffer.history * buffer.element_type.size(),
                 align: buffer.align,
                 keeping: Keeping::of(&plan.lifetime),
             });
@@ -236,6 +247,27 @@ impl<'a> Lowering<'a> {
             ends: plan.deallocate,
             keeping: Keeping::of(&plan.lifetime),
         })
+    }
+
+    /// Bytes of a type that no declaration names, because it depends on what is asked: a `void *` of which the call says
+    /// how much is meaningful, in a function with a small number that is no part of its size.
+    fn is_answer(&self, plan: &Plan, buffer: &Buffer, at: ValueLocation) -> bool {
+        let (ValueLocation::Argument(own), Count::Elements(count)) = (at, &buffer.count) else { return false };
+        let TypeKind::Pointer { to, .. } = &plan.ty.kind else { return false };
+        let mut sizes = Vec::new();
+        parameters_of(count, &mut sizes);
+        let selects = |(n, ty): (usize, &Type)| {
+            n != own && !sizes.contains(&n) && matches!(ty.kind, TypeKind::Int { bytes, .. } if bytes <= 4)
+        };
+        let untyped = matches!(to.kind, TypeKind::Void) && plan.output && !plan.input && buffer.returned.is_some();
+        untyped && self.function.signature.parameters.iter().map(|(_, ty)| ty).enumerate().any(selects)
+    }
+
+    /// True if nothing needs to be known of what an output held before.
+    fn written(&self, buffer: &Buffer) -> bool {
+        // A pure query's answer is a number, or none; a remembered one says nothing of what the library left alone.
+        let answer = matches!(buffer.count, Count::One) && (self.function.cache || self.function.cache_if.is_some());
+        buffer.written || buffer.returned.is_some() || buffer.way == BufferWay::Cursor || answer
     }
 
     fn mode(&self, plan: &Plan, buffer: &Buffer, at: ValueLocation) -> Mode {
@@ -329,7 +361,7 @@ impl<'a> Lowering<'a> {
                 ExprKind::Table(_) => true,
                 ExprKind::Call(Callee::Utility(u), _) => self.model.utility_functions[*u].side == Side::Guest,
                 ExprKind::Call(callee, _) => {
-                    !matches!(callee, Callee::Min | Callee::Max | Callee::Strlen | Callee::Present)
+                    !matches!(callee, Callee::Min | Callee::Max | Callee::Strlen | Callee::Present | Callee::Span)
                 }
                 // The server's copies of nested memory have no bounds to check against.
                 ExprKind::Element(base, _) => reads_memory(base),

@@ -1,7 +1,7 @@
 //! The policy that a specification names: compiled, verified, and what is wrong with it in plain words.
 
-use crate::ast::Text;
-use crate::diagnostics::Diagnostic;
+use crate::syntax::ast::Text;
+use crate::syntax::diagnostics::Diagnostic;
 use aviary_policy::{Policy, PolicyError};
 use std::io;
 use std::path::Path;
@@ -18,7 +18,8 @@ pub fn diagnostic(text: &Text, error: &PolicyError) -> Diagnostic {
     let name = &text.value;
     match error {
         PolicyError::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound => {
-            Diagnostic::error(text.span, format!("there is no policy `{name}`")).label("looked for beside this file")
+            Diagnostic::error(text.span, format!("there is no policy file `{name}`"))
+                .label("looked for in the folder of this specification")
         }
         PolicyError::Compile { messages, .. } => {
             Diagnostic::error(text.span, format!("the policy `{name}` does not compile"))

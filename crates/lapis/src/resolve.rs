@@ -1,32 +1,16 @@
 //! From names to meaning: the AST and the header become the [`Model`].
 
-mod callbacks;
-mod chained;
-mod chains;
-mod constants;
-mod expressions;
-mod extents;
-mod functions;
+pub(crate) mod calls;
+pub(crate) mod data;
 mod items;
-mod kinds;
-mod members;
-mod memory;
-mod pointers;
-mod scope;
-mod state;
-mod statements;
-mod states;
-mod statuses;
 mod tables;
-mod types;
-mod unpack;
-mod values;
+pub(crate) mod terms;
 
-use crate::ast::{AstExpr, Block, Item, Statement, TypeName};
-use crate::diagnostics::Diagnostic;
 use crate::header::{Header, HeaderFunction};
 use crate::model::Model;
-use crate::source::{SourceFiles, Span};
+use crate::syntax::ast::{AstExpr, Block, Item, Statement, TypeName};
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::{SourceFiles, Span};
 use std::collections::{HashMap, HashSet};
 
 /// Input of resolution.
@@ -55,7 +39,7 @@ pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
 
 /// The value of an expression that is a constant.
 pub fn constant(expr: &crate::model::Expr) -> Option<i128> {
-    constants::value(expr)
+    terms::constants::value(expr)
 }
 
 /// The integer value of a macro or enum constant.
@@ -72,7 +56,7 @@ pub fn canonical_name(header: &Header, ty: &crate::model::Type) -> String {
 
 /// A spelling without qualifiers at the top.
 pub fn bare(spelling: &str) -> &str {
-    types::bare(spelling)
+    terms::types::bare(spelling)
 }
 
 struct Resolver<'a> {
@@ -87,9 +71,11 @@ struct Resolver<'a> {
     type_rules: Vec<TypeRule<'a>>,
     /// Spelling of a type to its rule.
     rule_names: HashMap<String, usize>,
+    /// `outcome` items.
+    outcomes: Vec<calls::outcomes::Outcome<'a>>,
     error_arguments: Vec<String>,
     /// Parameters that are status objects.
-    status_arguments: Vec<&'a crate::ast::Name>,
+    status_arguments: Vec<&'a crate::syntax::ast::Name>,
     /// Of handle types without a structure of their own.
     metadata: Option<crate::model::Metadata>,
     /// Macros that have been evaluated.
@@ -143,6 +129,7 @@ impl<'a> Resolver<'a> {
             diagnostics: Vec::new(),
             type_rules: Vec::new(),
             rule_names: HashMap::new(),
+            outcomes: Vec::new(),
             error_arguments: Vec::new(),
             status_arguments: Vec::new(),
             metadata: None,

@@ -1,13 +1,24 @@
-//! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
+//! The admin socket: one request line, one JSON answer. Only the node's own user reaches it; where API servers are that user,
+//! too, a line with the node's secret comes first, and what an API server has started is refused.
 
-use crate::{
-    CardMoveRequest, EndRequest, NodeError, NodeReport, TenantChange, UpgradeRequest, log::Log, moving::MoveRequest,
-};
+use crate::attach::guest::Guest;
+use crate::attach::secret::{self, Secret};
+use crate::cards::CardMoveRequest;
+use crate::error::NodeError;
+use crate::log::Log;
+use crate::relocation::request::MoveRequest;
+use crate::report::NodeReport;
+use crate::sessions::end::EndRequest;
+use crate::tenants::tenant::TenantChange;
+use crate::upgrade::UpgradeRequest;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -43,7 +54,14 @@ pub enum Request {
     Proceed(u64),
 }
 
-type Answerer<'a> = &'a dyn Fn(Request) -> Result<Value, String>;
+/// Who is let in, and what answers.
+pub struct Desk<'a> {
+    pub answer: &'a dyn Fn(Request) -> Result<Value, String>,
+    /// True for a process that is an API server or was started by one.
+    pub is_api_servers: &'a dyn Fn(&Guest) -> bool,
+    /// `None`: API servers have users of their own, whom the socket's permissions keep out.
+    pub secret: Option<&'a Secret>,
+}
 
 /// The admin socket that belongs to a node's socket.
 pub fn admin_path(socket: &Path) -> PathBuf {
@@ -52,7 +70,7 @@ pub fn admin_path(socket: &Path) -> PathBuf {
 
 /// Answers until the listener is shut down. Runs on a thread of its own, so
 /// that a slow client holds up other `aviary ps` only, and those briefly.
-pub fn serve(listener: &UnixListener, answerer: Answerer<'_>, log: Log) {
+pub fn serve(listener: &UnixListener, desk: &Desk<'_>, log: Log) {
     for connection in listener.incoming() {
         let connection = match connection {
             Ok(connection) => connection,
@@ -64,20 +82,43 @@ pub fn serve(listener: &UnixListener, answerer: Answerer<'_>, log: Log) {
                 continue;
             }
         };
-        if let Err(error) = answer(connection, answerer) {
+        if let Err(error) = answer(connection, desk, log) {
             log.debug(format_args!("admin request failed: {error}"));
         }
     }
 }
 
-fn answer(mut connection: UnixStream, answerer: Answerer<'_>) -> io::Result<()> {
+fn answer(mut connection: UnixStream, desk: &Desk<'_>, log: Log) -> io::Result<()> {
     connection.set_read_timeout(Some(ADMIN_IO_TIMEOUT))?;
     connection.set_write_timeout(Some(ADMIN_IO_TIMEOUT))?;
-    let mut request = String::new();
-    BufReader::new(connection.try_clone()?.take(MAX_REQUEST_BYTES)).read_line(&mut request)?;
-    let result = serde_json::from_str(&request).map_err(|error| format!("the request is not understood: {error}"));
-    let answer = result.and_then(answerer).unwrap_or_else(|error| json!({ "error": error }));
+    let peer = Guest::of(connection.as_fd()).map_err(io::Error::other)?;
+    let result = if (desk.is_api_servers)(&peer) {
+        let pid = peer.pid;
+        log.warn(format_args!("admin request of process {pid} refused: an API server has started it"));
+        Err("processes of API servers cannot ask for anything here".to_owned())
+    } else {
+        let mut lines = BufReader::new(connection.try_clone()?.take(MAX_REQUEST_BYTES));
+        let mut request = String::new();
+        lines.read_line(&mut request)?;
+        let known = desk.secret.is_none_or(|secret| secret.is_said_by(&request));
+        if secret::says_secret(&request) {
+            request.clear();
+            lines.read_line(&mut request)?;
+        }
+        match known {
+            true => understand(&request).and_then(desk.answer),
+            false => Err(
+                "the request does not say the node's secret, a file beside the node's socket that the node's user can read"
+                    .to_owned(),
+            ),
+        }
+    };
+    let answer = result.unwrap_or_else(|error| json!({ "error": error }));
     connection.write_all(&serde_json::to_vec(&answer)?)
+}
+
+fn understand(request: &str) -> Result<Request, String> {
+    serde_json::from_str(request).map_err(|error| format!("the request is not understood: {error}"))
 }
 
 /// Asks the node that listens on `socket`.
@@ -94,7 +135,8 @@ pub fn ask_within<T: DeserializeOwned>(socket: &Path, request: &Request, timeout
     let strange = |error: serde_json::Error| NodeError::Answer(socket.into(), error.to_string());
     let mut connection = UnixStream::connect(admin_path(socket)).map_err(no_node)?;
     connection.set_read_timeout(Some(timeout)).map_err(no_node)?;
-    let mut line = serde_json::to_vec(request).map_err(strange)?;
+    let mut line = secret::first_line(socket).map_err(no_node)?.into_bytes();
+    line.extend(serde_json::to_vec(request).map_err(strange)?);
     line.push(b'\n');
     connection.write_all(&line).map_err(no_node)?;
     let mut answer = Vec::new();

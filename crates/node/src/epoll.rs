@@ -1,6 +1,6 @@
 //! Events that the node waits for: a typed face of epoll. Cost does not grow with idle sessions.
 
-use crate::NodeError;
+use crate::error::NodeError;
 use rustix::event::{
     PollFd, PollFlags, Timespec,
     epoll::{self, CreateFlags, EventData, EventFlags},

@@ -1,6 +1,6 @@
 //! Errors of a node; the doc comments are the messages.
 
-use crate::cgroups::GroupError;
+use crate::servers::cgroups::GroupError;
 use aviary_transport::RemoteAddress;
 use std::{io, path::PathBuf};
 
@@ -18,56 +18,60 @@ pub enum NodeError {
     Listen(PathBuf, io::Error),
     /// cannot listen on {0}: {1}
     ListenRemote(RemoteAddress, io::Error),
-    /// too many connections of other machines are served for one more of {0}
+    /// cannot serve another connection from {0}: too many connections from other machines
     Crowded(String),
-    /// user {0} is one of this node's API servers (api_server_users), which attach nowhere; run guests as users outside of that range
+    /// user {0} belongs to this node's API servers (api_server_users), which cannot attach: run guests as users outside of that range
     ApiServerUser(u32),
-    /// `{0}` is the name of a local user without a tenant: a guest of another machine cannot have it; give it a certificate or token with another name
+    /// process {0} is an API server of this node or was started by one: it cannot attach
+    ApiServerProcess(u32),
+    /// cannot write the node's secret beside its socket: {0}
+    Secret(io::Error),
+    /// `{0}` is the name of a local user without a tenant, which a guest on another machine cannot have: give it a certificate or token with another name
     ReservedName(String),
-    /// gateway {0} attached without saying for whom
+    /// gateway {0} attached without reporting a tenant
     NoTenant(u32),
-    /// XDG_RUNTIME_DIR={0} is not used: {1}; sockets and private folders of this user must lie where nobody else can put files (with sudo, leave the variable out)
+    /// XDG_RUNTIME_DIR={0} is not used: {1}; sockets and private folders of this user must be where no other user can create files (with sudo, leave the variable out)
     RuntimeDirectory(PathBuf, String),
     /// cannot create a private directory under {0}: {1}
     PrivateDir(PathBuf, io::Error),
     /// cannot start an API server ({0}): {1}
     Spawn(PathBuf, io::Error),
-    /// cannot copy the zygote: {0}
+    /// cannot fork an API server from the zygote: {0}
     Copy(io::Error),
     /// there is no session {0} (`aviary ps` lists them)
     NoSession(u64),
-    /// there was no move {0}, or it is forgotten
+    /// there was no move {0}, or it ended too long ago
     NoMove(u64),
-    /// no API server watches for calls of a parked session: {0}
+    /// no API server can watch for calls of a parked session: {0}
     Parked(String),
-    /// cannot hand a connection to API server {0}: {1}
+    /// cannot pass a connection to API server {0}: {1}
     HandOver(u32, io::Error),
-    /// tenant `{0}` has {1} guest processes already
+    /// tenant `{0}` has {1} guest processes already, which is the limit
     NoSlot(String, usize),
-    /// no user id for the API servers of tenant `{0}`: {1}
+    /// cannot assign a user id to the API servers of tenant `{0}`: {1}
     ServerUser(String, String),
-    /// no accounts for tenant `{0}`: {1}
+    /// cannot make the accounts of tenant `{0}`: {1}
     Page(String, String),
-    /// there is no tenant `{0}`: it is not configured, and it never attached
+    /// there is no tenant `{0}`: it is neither in the configuration nor has it ever attached
     NoTenantNamed(String),
-    /// the configuration was not read again: {0}
+    /// the configuration was not reloaded: {0}
     Reload(String),
     /// the node was not upgraded: {0}
     Upgrade(String),
     /// the node cannot take over from the program before it: {0}
     Handover(io::Error),
-    /// the node on {0} says: {1}
+    /// the node on {0} refused: {1}
     Denied(PathBuf, String),
-    /// control groups of API servers: {0}
+    /// cannot set up control groups for API servers: {0}
     Groups(#[from] GroupError),
-    /// cannot watch descriptors: {0}
+    /// cannot watch file descriptors: {0}
     Watch(io::Error),
-    /// no credentials of the connecting process: {0}
+    /// the kernel does not identify the connecting process: {0}
     Credentials(io::Error),
-    /// the node on {0} answers its own user and root only
+    /// the node on {0} answers only its own user and root
     NotItsUser(PathBuf),
     /// no node answers on {0}: {1}
     NoNode(PathBuf, io::Error),
-    /// the node on {0} gave an answer that is not understood: {1}
+    /// the node on {0} sent an answer that this program does not understand (is it another version?): {1}
     Answer(PathBuf, String),
 }

@@ -1,15 +1,21 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
-use crate::{NodeError, guest::Guest, helpers::HelperAccess, strangers::Strangers};
+use crate::attach::foreign::nobody;
+use crate::attach::guest::Guest;
+use crate::attach::strangers::Strangers;
+use crate::error::NodeError;
+use crate::helpers::HelperAccess;
+use aviary_control::{Aside, Foreign, receive_plain};
 use aviary_transport::send_greeting;
 use aviary_wire::Control;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, recv};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     collections::HashMap,
     ffi::OsString,
-    io::{self, Read, Write},
+    io,
     net::TcpStream,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -38,7 +44,7 @@ pub struct Gateway {
     child: Child,
     /// Readable when the process has ended.
     pub exit: OwnedFd,
-    report: UnixStream,
+    report: Foreign,
     /// Once it has told.
     origin: Option<Origin>,
     /// As whom it attached.
@@ -137,8 +143,9 @@ impl Gateways {
         node: &HelperAccess,
         id: u64,
         socket: TcpStream,
+        aside: &Aside,
     ) -> Result<bool, NodeError> {
-        let result = self.try_start(command, node, id, socket);
+        let result = self.try_start(command, node, id, socket, aside);
         match result {
             Ok(true) => self.strangers.speaks(id),
             _ => self.strangers.leave(id),
@@ -152,6 +159,7 @@ impl Gateways {
         node: &HelperAccess,
         id: u64,
         socket: TcpStream,
+        aside: &Aside,
     ) -> Result<bool, NodeError> {
         let peeked = recv(&socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         if !peeked.is_ok_and(|(n, _)| n > 0) {
@@ -162,7 +170,7 @@ impl Gateways {
             return Err(NodeError::Crowded(peer));
         }
         let failed = |error: io::Error| NodeError::Spawn(command.program.clone(), error);
-        self.list.insert(id, spawn(command, node, socket).map_err(failed)?);
+        self.list.insert(id, spawn(command, node, socket, aside).map_err(failed)?);
         Ok(true)
     }
 
@@ -251,7 +259,8 @@ impl Gateways {
     pub fn tell_memory(&mut self, pid: u32, bytes: u64) {
         if let Some(gateway) = self.list.values_mut().find(|gateway| gateway.child.id() == pid) {
             // Without the line it ends by itself.
-            let _ = gateway.report.write_all(format!("{bytes:016x}\n").as_bytes());
+            let line = format!("{bytes:016x}\n");
+            let _ = send(&gateway.report, line.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         }
     }
 
@@ -280,10 +289,21 @@ impl Gateway {
             return;
         }
         // Its line is written at once, and shorter than what a socket cuts.
-        if let Ok(n) = self.report.read(&mut line)
-            && let Some(origin) = std::str::from_utf8(&line[..n]).ok().and_then(Origin::parse)
-        {
+        let n = self.take(&mut line);
+        if let Some(origin) = std::str::from_utf8(&line[..n]).ok().and_then(Origin::parse) {
             self.origin = Some(origin);
+        }
+    }
+
+    /// Bytes that it has told since, without waiting. One that sends descriptors was taken over.
+    fn take(&self, bytes: &mut [u8]) -> usize {
+        match receive_plain(self.report.as_fd(), bytes) {
+            Ok((count, _)) => count,
+            Err(Errno::BADMSG) => {
+                let _ = pidfd_send_signal(&self.exit, Signal::KILL);
+                0
+            }
+            Err(_) => 0,
         }
     }
 
@@ -298,7 +318,7 @@ impl Gateway {
     /// line that means something counts.
     fn hear(&mut self) {
         let mut lines = [0; 4096];
-        let Ok(n) = self.report.read(&mut lines) else { return };
+        let n = self.take(&mut lines);
         let told = String::from_utf8_lossy(&lines[..n]).into_owned();
         for line in told.lines() {
             match line.split_once(' ') {
@@ -322,15 +342,21 @@ impl Gateway {
         let _ = pidfd_send_signal(&self.exit, Signal::TERM);
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn wait(mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 }
 
-fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream) -> io::Result<Gateway> {
+fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream, aside: &Aside) -> io::Result<Gateway> {
     let (report, theirs) = UnixStream::pair()?;
     report.set_nonblocking(true)?;
-    let mut child = Command::new(&command.program)
+    let report = Foreign::new(report.into(), aside, &nobody(), "the socket of a gateway");
+    let mut process = Command::new(&command.program);
+    process
         .arg0("aviary")
         .args(&command.arguments)
         .args(node.arguments())
@@ -339,8 +365,8 @@ fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream) -> io
         .stdin(Stdio::from(OwnedFd::from(socket)))
         .stdout(Stdio::from(OwnedFd::from(theirs)))
         // Signals from the terminal are for the node, which ends its gateways itself.
-        .process_group(0)
-        .spawn()?;
+        .process_group(0);
+    let mut child = aside.while_spawning(|| process.spawn())?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
         Ok(exit) => Ok(Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }),
@@ -355,7 +381,8 @@ fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strangers::{FIRST_BYTE_TIMEOUT, MAX_UNIDENTIFIED};
+    use crate::attach::strangers::{FIRST_BYTE_TIMEOUT, MAX_UNIDENTIFIED};
+    use std::io::Write;
 
     #[test]
     fn reports_are_understood() {
@@ -376,6 +403,7 @@ mod tests {
         let exit = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let (report, mut told) = UnixStream::pair().unwrap();
         told.write_all(line.as_bytes()).unwrap();
+        let report = Foreign::own(report.into());
         Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }
     }
 
@@ -421,13 +449,12 @@ mod tests {
         let admitted = [0, 1, 2, 3].map(&mut admit);
         assert!(matches!(admitted[0], Admission::Attach { .. }));
         let (ours, theirs) = UnixStream::pair().unwrap();
-        gateways.list.get_mut(&0).unwrap().report = ours;
+        gateways.list.get_mut(&0).unwrap().report = Foreign::own(ours.into());
         let (socket, _) = UnixStream::pair().unwrap();
         let passed: Vec<bool> = admitted[1..]
             .iter()
             .map(|admission| {
                 let Admission::Resume { tenant, session } = admission else { panic!("{admission:?}") };
-                gateways.list[&0].report.set_nonblocking(true).unwrap();
                 gateways.pass(tenant, *session, socket.as_fd())
             })
             .collect();
@@ -445,8 +472,7 @@ mod tests {
         let mut gateways = Gateways::default();
         let mut one = gateway("");
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        (one.report, one.guest) = (ours, Some(Guest { uid: 1, pid: 2, started: 3, in_vm: None }));
+        (one.report, one.guest) = (Foreign::own(ours.into()), Some(Guest { uid: 1, pid: 2, started: 3, in_vm: None }));
         let pid = one.child.id();
         gateways.list.insert(1, one);
         for (line, away) in [
@@ -500,7 +526,7 @@ mod tests {
         drop(peers.swap_remove(2));
         let socket = gateways.take_silent(3).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
-        assert!(!gateways.start(&command, &HelperAccess::own("/".as_ref()), 3, socket).unwrap());
+        assert!(!gateways.start(&command, &HelperAccess::own("/".as_ref()), 3, socket, &Aside::default()).unwrap());
         assert_eq!((gateways.list.len(), known), (1, MAX_UNIDENTIFIED as u64 + 1));
         assert_eq!(
             gateways.overdue(now + FIRST_BYTE_TIMEOUT).len(),

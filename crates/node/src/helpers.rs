@@ -4,10 +4,14 @@
 //! process of others. The node's socket may be closed to those users: they attach at a socket of their own, in a private folder,
 //! where nobody else is served.
 
-use crate::{NodeError, PrivateDir, listener::listen_on};
+use crate::attach::foreign::{LISTENER, nobody};
+use crate::attach::listener::listen_on;
+use crate::attach::private::PrivateDir;
+use crate::error::NodeError;
+use aviary_control::{Aside, Foreign};
 use std::{
     fs::{self, Permissions},
-    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -17,14 +21,14 @@ pub struct HelperDoor {
     /// Removed with this value.
     _folder: PrivateDir,
     path: PathBuf,
-    pub listener: OwnedFd,
+    pub listener: Foreign,
 }
 
 impl HelperDoor {
-    pub fn open() -> Result<HelperDoor, NodeError> {
+    pub fn open(aside: &Aside) -> Result<HelperDoor, NodeError> {
         let folder = PrivateDir::create()?;
         let path = folder.path().join("helpers.sock");
-        let listener = listen_on(&path, 0o666)?;
+        let listener = Foreign::new(listen_on(&path, 0o666)?, aside, &nobody(), LISTENER);
         // Into it, not to what is in it.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;

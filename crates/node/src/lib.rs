@@ -7,69 +7,53 @@
 
 #![forbid(unsafe_code)]
 
-mod accept;
-mod accounts;
 mod admin;
-mod api_server;
+mod attach;
 mod cards;
-mod cgroups;
-mod claims;
-mod end;
-mod environment;
+mod config;
 mod epoll;
 mod error;
-mod events;
-mod exchange;
 mod gateways;
-mod guest;
 mod handle;
 mod helpers;
-mod life;
-mod line_limit;
-mod listener;
 mod log;
-mod moving;
 mod node;
-mod parking;
-mod permissions;
-mod pool;
-mod private;
+mod relocation;
 mod report;
-mod revoked;
 mod scheduling;
-mod server_log;
-mod server_users;
+mod servers;
 mod sessions;
-mod stats;
-mod strangers;
-mod tenant;
 mod tenants;
-mod throttle;
 mod upgrade;
+mod users;
 mod vms;
-mod zygote;
 
 pub use admin::{Request, admin_path, ask, ask_within, query};
-pub use api_server::ApiServerCommand;
+pub use attach::listener::{Address, default_socket};
+pub use attach::private::{PrivateDir, private_nodes, runtime_directory};
+pub use attach::secret::secret_path;
 pub use cards::{CardCommand, CardMoveReport, CardMoveRequest, CardReport, CardSettings};
-pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
-pub use end::{EndReport, EndRequest};
+pub use config::{NodeConfig, Reload, Settings, USUAL_MOST_TENANTS};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
-pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
-pub use listener::{Address, default_socket};
+pub use handle::{Doorway, Node};
 pub use log::{Level, Log};
-pub use moving::{Halt, MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
-pub use parking::{ParkedMemory, ParkedReport, UnparkStatus};
-pub use private::{PrivateDir, private_nodes, runtime_directory};
+pub use relocation::request::{
+    MoveBegun, MoveFigures, MoveRequest, MoveStatus, ParkedMemory, ParkedReport, SessionMoves, UnparkStatus,
+};
+pub use relocation::table::Halt;
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
 pub use scheduling::{
     DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage, WAIT_BOUNDS_NS, Waits,
 };
-pub use server_users::UserRange;
-pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
+pub use servers::api_server::ApiServerCommand;
+pub use servers::cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
+pub use servers::sandbox_settings::SandboxSettings;
+pub use sessions::end::{EndReport, EndRequest};
+pub use tenants::tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants, UnknownUsers};
 pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_versions};
+pub use users::server_users::UserRange;
 pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;
-pub use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, precedence};
+pub use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, precedence};

@@ -20,7 +20,7 @@ impl FromStr for Level {
             "warn" => Ok(Level::Warn),
             "info" => Ok(Level::Info),
             "debug" => Ok(Level::Debug),
-            _ => Err(format!("`{text}` is no log level: expected error, warn, info or debug")),
+            _ => Err(format!("`{text}` is not a log level: expected error, warn, info or debug")),
         }
     }
 }

@@ -1,33 +1,34 @@
 //! The node's loop: every event of listener, API servers and guests, one after the other.
 
-use crate::{
-    NodeConfig, NodeError, Tenants,
-    accept::{PendingAttach, spare_descriptor},
-    accounts::{Accounts, AssignedSlot},
-    api_server::ApiServerCommand,
-    cards::Cards,
-    cgroups::Groups,
-    claims,
-    epoll::{Epoll, Token},
-    gateways::Gateways,
-    helpers::{HelperAccess, HelperDoor},
-    line_limit::LineLimit,
-    listener::Listener,
-    log::Log,
-    moving::Moves,
-    parking::{IdleWatch, Parks},
-    scheduling::{DeviceReport, Scheduling},
-    server_users::{ServerUsers, UserRange},
-    sessions::Registry,
-    throttle::{Throttle, further_rate},
-    upgrade::{self, Handover},
-    vms::Vms,
-    zygote::Zygote,
-};
-use aviary_control::ServerUser;
+use crate::attach::accept::pending::spare_descriptor;
+use crate::attach::attaching::Attaching;
+use crate::attach::listener::Listener;
+use crate::cards::Cards;
+use crate::config::NodeConfig;
+use crate::epoll::{Epoll, Token};
+use crate::error::NodeError;
+use crate::gateways::Gateways;
+use crate::helpers::{HelperAccess, HelperDoor};
+use crate::log::Log;
+use crate::relocation::records::Relocations;
+use crate::scheduling::{DeviceReport, Scheduling};
+use crate::servers::api_server::ApiServerCommand;
+use crate::servers::cgroups::Groups;
+use crate::servers::spares::Spares;
+use crate::sessions::idle::IdleWatch;
+use crate::sessions::registry::Registry;
+use crate::tenants::shares::Shares;
+use crate::tenants::tenancy::Tenancy;
+use crate::upgrade::inheritance::Handover;
+use crate::upgrade::users;
+use crate::users::claims;
+use crate::users::server_users::{ServerUsers, UserRange};
+use crate::users::user_database::UserDatabase;
+use crate::vms::Vms;
+use aviary_control::Aside;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
-    collections::HashMap,
+    mem::take,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
@@ -54,6 +55,8 @@ pub struct Core {
     pub(crate) log: Log,
     pub(crate) epoll: Epoll,
     wake: OwnedFd,
+    /// Closes what peers may have put something into.
+    pub(crate) aside: Aside,
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `refuse_without_descriptors`.
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
@@ -73,43 +76,18 @@ pub struct Core {
 #[derive(Debug)]
 pub(crate) struct CoreState {
     pub registry: Registry,
-    pub accounts: Accounts,
-    pub moves: Moves,
-    pub parks: Parks,
+    pub relocations: Relocations,
     pub idle: IdleWatch,
-    pub tenants: Tenants,
+    pub tenancy: Tenancy,
     /// `None`: all API servers are the node's user, without sandboxes.
     pub server_users: Option<ServerUsers>,
-    /// Connections that one user may have at a time.
-    pub sessions_per_user: usize,
-    /// Taken when the node ends, which removes the socket.
-    pub listener: Option<Listener>,
-    /// Places in tenants' pages of API servers that were reaped and whose control groups are not known to be empty.
-    pub emptying: HashMap<u64, AssignedSlot>,
+    pub attaching: Attaching,
+    pub spares: Spares,
     pub gateways: Gateways,
     pub vms: Vms,
     pub cards: Cards,
-    /// Of memory that is mapped for cards: pages that no API server gets.
-    pub card_accounts: Accounts,
-    /// Processes that attach, and further connections of processes that have an API server.
-    pub throttle: Throttle<PendingAttach>,
-    pub further: Throttle<PendingAttach>,
-    /// Lines of the log about connections that were refused.
-    pub refusals: LineLimit,
-    pub refill_at: Option<Instant>,
-    pub zygote: Option<Zygote>,
-    /// When the next zygote is started.
-    pub zygote_at: Option<Instant>,
     /// How often the node's program was replaced.
     pub upgrades: u64,
-}
-
-impl CoreState {
-    /// The user of this tenant's API servers; `None`: the node's own.
-    /// `own`: the kernel says that the guest is the node's own user.
-    pub fn user_for(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
-        self.server_users.as_mut().map_or(Ok(None), |users| users.of(tenant, own))
-    }
 }
 
 /// How an API server in a sandbox begins, if the node has sandboxes.
@@ -127,100 +105,141 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
     Some(command.sandboxed(users.homes(), users.shared_memory(), &builds, settings))
 }
 
+/// Listeners for other machines, by their place in the configuration.
+fn listen_remote(config: &NodeConfig, epoll: &Epoll) -> Result<Vec<OwnedFd>, NodeError> {
+    let mut remote = Vec::new();
+    for address in config.remote.iter().flat_map(|(addresses, _)| addresses) {
+        let socket = address.listen().map_err(|error| NodeError::ListenRemote(address.clone(), error))?;
+        epoll.add(socket.as_fd(), Token::Remote(remote.len() as u64))?;
+        remote.push(socket);
+    }
+    Ok(remote)
+}
+
+/// User ids of API servers: those that they have already, if this program takes another one's place.
+fn server_users(
+    config: &mut NodeConfig,
+    before: Option<&mut Handover>,
+    log: Log,
+) -> Result<Option<ServerUsers>, NodeError> {
+    let claims = Path::new(claims::FOLDER);
+    if let Some(before) = &before {
+        // Ids that API servers have.
+        config.server_users = before.image.users.as_ref().and_then(|users| users.range).map(UserRange::between);
+    }
+    let inherited = before.and_then(|before| Some((before.image.users.as_ref()?, &mut before.inherited)));
+    let inherited = inherited.map(|(image, descriptors)| users::users(image, descriptors));
+    let server_users = match (&config.server_users, &config.sandbox) {
+        _ if inherited.is_some() => inherited.transpose().map_err(NodeError::Handover)?,
+        (Some(range), _) => Some(ServerUsers::new(range.clone(), claims)?),
+        (None, Some(_)) => Some(ServerUsers::shared()?),
+        (None, None) => None,
+    };
+    if server_users.as_ref().is_some_and(|users| !users.are_claimed()) {
+        let folder = claims.display();
+        log.warn(format_args!(
+            "{folder} cannot be made: another node of this machine must have other api_server_users"
+        ));
+    }
+    Ok(server_users)
+}
+
+/// The socket for helper processes, if they have users of their own.
+fn helper_door(
+    config: &NodeConfig,
+    serves_remote: bool,
+    epoll: &Epoll,
+    aside: &Aside,
+) -> Result<Option<HelperDoor>, NodeError> {
+    let helps = config.server_users.is_some() && (serves_remote || !config.vms.is_empty() || config.reload.is_some());
+    let door = helps.then(|| HelperDoor::open(aside)).transpose()?;
+    if let Some(door) = &door {
+        epoll.add(door.listener.as_fd(), Token::Helpers)?;
+    }
+    Ok(door)
+}
+
+impl CoreState {
+    /// `wake`: written where the user database has answered.
+    fn new(
+        config: &mut NodeConfig,
+        listener: Listener,
+        server_users: Option<ServerUsers>,
+        wake: &OwnedFd,
+        (log, aside): (Log, &Aside),
+    ) -> Result<CoreState, NodeError> {
+        let vms = Vms::bind(&config.vms, aside)?;
+        let mut notes = Vec::new();
+        let cards = Cards::bind(&config.cards, &config.devices, &mut notes, aside)?;
+        notes.iter().for_each(|note| log.warn(note));
+        let told = rustix::io::fcntl_dupfd_cloexec(wake, 3).map_err(|errno| NodeError::Watch(errno.into()))?;
+        let users = UserDatabase::new(aviary_transport::has_user_entry, told);
+        let shares = Shares::new(take(&mut config.tenants), take(&mut config.devices));
+        Ok(CoreState {
+            registry: Registry::default(),
+            relocations: Relocations::default(),
+            idle: IdleWatch::default(),
+            tenancy: Tenancy::new(shares, config.resources.clone(), config.most_tenants, users),
+            server_users,
+            attaching: Attaching::new(listener, config.attach_rate, config.sessions_per_user),
+            spares: Spares::new(config),
+            gateways: Gateways::default(),
+            vms,
+            cards,
+            upgrades: 0,
+        })
+    }
+}
+
 impl Core {
     /// `before`: of the program whose place this one takes.
     pub fn new(
         mut config: NodeConfig,
-        listener: Listener,
+        mut listener: Listener,
         log: Log,
         mut before: Option<&mut Handover>,
     ) -> Result<Self, NodeError> {
-        let epoll = Epoll::new()?;
+        let (epoll, aside) = (Epoll::new()?, Aside::default());
+        listener.guard(&aside);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| NodeError::Watch(errno.into()))?;
         epoll.add(listener.socket.as_fd(), Token::Listener)?;
         epoll.add(wake.as_fd(), Token::Wake)?;
-        let mut remote = Vec::new();
-        for address in config.remote.iter().flat_map(|(addresses, _)| addresses) {
-            let socket = address.listen().map_err(|error| NodeError::ListenRemote(address.clone(), error))?;
-            epoll.add(socket.as_fd(), Token::Remote(remote.len() as u64))?;
-            remote.push(socket);
-        }
-        let vms = Vms::bind(&config.vms)?;
-        let mut notes = Vec::new();
-        let cards = Cards::bind(&config.cards, &config.devices, &mut notes)?;
-        notes.iter().for_each(|note| log.warn(note));
-        let refill_at = (config.spares > 0).then(Instant::now);
-        let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
-        let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
-        let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
-        let claims = Path::new(claims::FOLDER);
-        if let Some(before) = &before {
-            // Ids that API servers have.
-            config.server_users = before.image.users.as_ref().and_then(|users| users.range).map(UserRange::between);
-        }
-        let inherited = before.as_mut().and_then(|before| Some((before.image.users.as_ref()?, &mut before.inherited)));
-        let inherited = inherited.map(|(image, descriptors)| upgrade::users(image, descriptors));
-        let server_users = match (&config.server_users, &config.sandbox) {
-            _ if inherited.is_some() => inherited.transpose().map_err(NodeError::Handover)?,
-            (Some(range), _) => Some(ServerUsers::new(range.clone(), claims)?),
-            (None, Some(_)) => Some(ServerUsers::shared()?),
-            (None, None) => None,
-        };
-        if server_users.as_ref().is_some_and(|users| !users.are_claimed()) {
-            let folder = claims.display();
-            log.warn(format_args!(
-                "{folder} cannot be made: another node of this machine must have other api_server_users"
-            ));
-        }
+        let remote = listen_remote(&config, &epoll)?;
+        let may_schedule = config.may_schedule();
+        let server_users = server_users(&mut config, before.as_deref_mut(), log)?;
         let sandboxed = sandboxed(&config, server_users.as_ref());
+        let state = CoreState::new(&mut config, listener, server_users, &wake, (log, &aside))?;
         if let (Some(command), true) = (&sandboxed, config.zygote.is_some()) {
             config.zygote = Some(command.clone());
         }
-        let sessions_per_user = config.sessions_per_user;
-        let state = Mutex::new(CoreState {
-            registry,
-            accounts,
-            moves: Moves::default(),
-            parks: Parks::default(),
-            idle: IdleWatch::default(),
-            tenants,
-            server_users,
-            sessions_per_user,
-            listener,
-            emptying: HashMap::new(),
-            gateways,
-            vms,
-            cards,
-            card_accounts: Accounts::default(),
-            throttle: Throttle::new(config.attach_rate),
-            further: Throttle::new(further_rate(config.attach_rate)),
-            refusals: LineLimit::default(),
-            refill_at,
-            zygote: None,
-            zygote_at,
-            upgrades: 0,
-        });
-        let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
-        let scheduling = match config.may_schedule() {
-            true => Some(Scheduling::start(config.devices.clone(), config.launch_slice, log)?),
+        let scheduling = match may_schedule {
+            true => Some(Scheduling::start(state.tenancy.shares.clone(), config.launch_slice, log)?),
             false => None,
         };
         if let Some(scheduling) = &scheduling {
-            epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
+            epoll.add(scheduling.overdue_event(), Token::Overdue)?;
         }
         let groups = config.groups.clone().map(|settings| Groups::new(settings, log)).transpose()?;
         if let Some(groups) = &groups {
             epoll.add(groups.bell(), Token::Groups)?;
         }
-        let helps =
-            config.server_users.is_some() && (!remote.is_empty() || !config.vms.is_empty() || config.reload.is_some());
-        let helper_door = helps.then(HelperDoor::open).transpose()?;
-        if let Some(door) = &helper_door {
-            epoll.add(door.listener.as_fd(), Token::Helpers)?;
-        }
-        let core =
-            Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, helper_door, remote, state };
+        let helper_door = helper_door(&config, !remote.is_empty(), &epoll, &aside)?;
+        let core = Self {
+            config,
+            log,
+            epoll,
+            wake,
+            aside,
+            goal: AtomicU8::new(Goal::Serve as u8),
+            reserve: Mutex::new(spare_descriptor()),
+            sandboxed,
+            groups,
+            scheduling,
+            helper_door,
+            remote,
+            state: Mutex::new(state),
+        };
         if let Some(before) = before {
             core.restore(&before.image, &mut before.inherited).map_err(NodeError::Handover)?;
         }
@@ -264,7 +283,7 @@ impl Core {
 
     /// Process id of a zygote that is ready, or 0.
     pub fn zygote(&self) -> u32 {
-        self.state().zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
+        self.state().spares.zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
     }
 
     pub(crate) fn with_state<T>(&self, look: impl FnOnce(&CoreState) -> T) -> T {
@@ -294,14 +313,16 @@ impl Core {
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);
             }
+            self.accept_identified();
             self.accept_due();
             self.tell_refusals_left_out();
             self.resume_logs();
             self.kill_orphans();
-            self.give_up_overdue_moves(Instant::now());
-            self.look_at_parked(Instant::now());
+            self.look_at_relocations(Instant::now());
             self.park_idle(Instant::now());
             self.turn_out_overdue(Instant::now());
+            self.tell_late(Instant::now());
+            self.watch_accounts(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }
@@ -309,19 +330,23 @@ impl Core {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let state = self.state();
-        let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
+        let (state, now) = (self.state(), Instant::now());
+        let of_servers =
+            state.spares.refill_at.into_iter().chain(state.spares.zygote_at).chain(state.registry.next_kill());
         of_servers
-            .chain(state.moves.next_deadline())
-            .chain(state.parks.next_look())
+            .chain(state.relocations.next_deadline())
             .chain(state.idle.next_look())
             .chain(state.vms.next_listen())
             .chain(state.cards.next_start())
             .chain(state.gateways.next_deadline())
-            .chain(state.throttle.next_due())
-            .chain(state.further.next_due())
-            .chain(state.refusals.next_settle())
+            .chain(state.attaching.throttle.next_due())
+            .chain(state.attaching.further.next_due())
+            .chain(state.tenancy.users.next_deadline())
+            .chain(state.tenancy.accounts.next_look(now))
+            .chain(state.tenancy.card_accounts.next_look(now))
+            .chain(state.attaching.refusals.next_settle())
             .chain(state.next_log_event())
+            .chain(self.aside.next_look(now))
             .min()
     }
 

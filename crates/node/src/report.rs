@@ -1,13 +1,12 @@
 //! Reports for `aviary ps` and `aviary tenant`.
 
-use crate::{
-    CardReport, DeviceReport, Tenant,
-    moving::SessionMoves,
-    node::CoreState,
-    parking::{ParkedMemory, ParkedReport},
-    sessions::{ServerRecord, Session},
-    stats,
-};
+use crate::cards::CardReport;
+use crate::node::CoreState;
+use crate::relocation::request::{ParkedMemory, ParkedReport, SessionMoves};
+use crate::scheduling::DeviceReport;
+use crate::sessions::registry::{ServerRecord, Session};
+use crate::sessions::stats;
+use crate::tenants::tenant::Tenant;
 use aviary_control::{FPGA_MEMORY, FunctionRule};
 use aviary_gate::{Balance, DeviceLimit, Kind};
 use rustix::time::{ClockId, clock_gettime};
@@ -110,7 +109,7 @@ fn monotonic_ms() -> i64 {
 
 pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
-    let parked = state.parks.report(session.server, id, Instant::now());
+    let parked = state.relocations.report_parked(session.server, id, Instant::now());
     let read = if parked.is_some() { stats::read_parked } else { stats::read };
     SessionReport {
         session: id,
@@ -123,7 +122,7 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         outdated: state.revoked(session),
         server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
-        moving: state.moves.stage_of(session.server).map(str::to_owned),
+        moving: state.relocations.stage_of(session.server).map(str::to_owned),
         moves: session.moves.clone(),
         parked,
         away_ms: state.gateways.away(session.peer, monotonic_ms()).map(|time| time.as_millis() as u64),
@@ -186,8 +185,8 @@ pub struct AccountReport {
 
 pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
     let of_cards = |balance: &Balance| balance.name == FPGA_MEMORY;
-    let of_servers = state.accounts.balances(&tenant.name).into_iter().filter(|balance| !of_cards(balance));
-    let of_cards = state.card_accounts.balances(&tenant.name).into_iter().filter(of_cards);
+    let of_servers = state.tenancy.accounts.balances(&tenant.name).into_iter().filter(|balance| !of_cards(balance));
+    let of_cards = state.tenancy.card_accounts.balances(&tenant.name).into_iter().filter(of_cards);
     let mut accounts: Vec<AccountReport> = of_servers.chain(of_cards).map(account).collect();
     // Before its first session a tenant has limits only.
     for (resource, limit) in &tenant.limits {

@@ -2,10 +2,11 @@
 //! number of steps that the verifier promised, and must give equal results as machine code.
 
 use crate::context::Context;
-use crate::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
-use crate::interpret::interpret;
+use crate::execute::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
+use crate::execute::interpret::interpret;
+use crate::execute::run::Program;
 use crate::map::{Declaration, Kind, Map};
-use crate::run::{Data, Memory, Program};
+use crate::memory::{Data, Memory};
 use crate::verify::{DataShape, Environment, verify};
 use std::cell::Cell;
 

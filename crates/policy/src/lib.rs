@@ -6,23 +6,21 @@
 //! of each register and stack slot, and bounds the number of instructions. Accepted programs become
 //! machine code on x86-64 and are interpreted, with checks, elsewhere.
 
-mod btf;
-mod compile;
+// The fuzz targets use the crate from outside.
+#[cfg(test)]
+extern crate self as aviary_policy;
 mod context;
 #[cfg(test)]
 mod differential;
-mod disassemble;
-mod elf;
 mod error;
-mod helpers;
-mod instruction;
-mod interpret;
-#[cfg(target_arch = "x86_64")]
-mod jit;
+mod execute;
+#[cfg(test)]
+mod fuzz_tests;
 mod limits;
 mod map;
+mod memory;
+mod object;
 mod policy;
-mod run;
 mod slot;
 mod verify;
 

@@ -180,7 +180,7 @@ impl Map {
             (self.declaration.kind, self.declaration.value_size as usize, self.declaration.max_entries);
         let table = self.table(tenant)?;
         if kind == Kind::Array {
-            return (key < u64::from(limit)).then_some(key as usize * size);
+            return (key < u64::from(limit)).then(|| key as usize * size);
         }
         match table.index.get(&key) {
             Some(slot) => Some(*slot as usize * size),

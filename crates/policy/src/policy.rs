@@ -1,15 +1,16 @@
 //! A policy that may run: loaded, verified, with its maps.
 
-use crate::compile::compile;
 use crate::context::Context;
-use crate::disassemble::disassemble;
-use crate::elf::{self, ObjectProgram, PolicyObject};
 use crate::error::{PolicyError, Rejection};
-use crate::helpers;
-use crate::instruction::Instruction;
+use crate::execute::disassemble::disassemble;
+use crate::execute::helpers;
+use crate::execute::instruction::Instruction;
+use crate::execute::run::Program;
 use crate::limits;
 use crate::map::{Declaration, Map};
-use crate::run::{Data, Memory, Program};
+use crate::memory::{Data, Memory};
+use crate::object::compile::compile;
+use crate::object::elf::{self, ObjectProgram, PolicyObject};
 use crate::verify::{DataShape, Environment, verify};
 use std::cell::Cell;
 use std::fs::File;

@@ -1,4 +1,8 @@
-//! The node's side: a process of its own for each remote connection, which attaches to the node as a guest would.
+//! The gateway: the node's process for one remote connection. It authenticates the peer, reports the tenant to the node and
+//! attaches to the node like a guest, in the place of the remote one. Run by `aviary gateway`, which the node starts.
+//!
+//! Everything that it reads may come from an attacker. Before authentication the peer has [`HANDSHAKE_TIMEOUT`]; then the
+//! process ends. After it the peer can use only its own tenant's resources.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,26 +16,24 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, ControlSocket, receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
-use aviary_wire::{Hello, WIRE_VERSION, Welcome, tenant::is_reserved};
+use aviary_wire::{Hello, Welcome, tenant::is_reserved};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::carrier::Carrier;
-use crate::frame::Kind;
-use crate::handover::{HandOvers, hand_over};
-use crate::link::{Compression, Link, drain};
-use crate::open::Open;
+use crate::carry::carrier::Carrier;
+use crate::carry::link::{Compression, Link, drain};
+use crate::frames::frame::Kind;
+use crate::frames::open::Open;
+use crate::frames::welcome::{WELCOME_TIMEOUT, refuse_as};
+use crate::keys::security::{Identity, NodeSecurity};
 use crate::output::Output;
-use crate::resume::{Resume, Resumption, SessionName, Ticket, random};
-use crate::security::{Identity, NodeSecurity};
+use crate::resuming::handover::{HandOvers, hand_over};
+use crate::resuming::resume::{Resume, Resumption, SessionName, Ticket, random};
 
-/// Until then a peer has shown who it is, or this process ends.
+/// The most time for the peer's authentication; then this process ends.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A vendor library may take its time to start.
-pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
-/// The node's line about a tenant: 16 hexadecimal digits and the line's end.
+/// Length in bytes of the node's line about a tenant's memory limit: 16 hexadecimal digits and a newline.
 const LIMIT: usize = 17;
-const REVOKED: &str =
-    "the node does not take this certificate any more (`aviary tls revoke`); ask its operator for a new one";
+const REVOKED: &str = "this certificate is revoked (`aviary tls revoke`); ask the node's operator for a new one";
 const UNKNOWN: &str = "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)";
 
 pub struct GatewayOptions {
@@ -39,20 +41,20 @@ pub struct GatewayOptions {
     pub socket: OwnedFd,
     /// The node's unix socket.
     pub node: PathBuf,
-    /// Where the node reads which tenant this is, which of its processes and which session, and then says how many bytes of
-    /// memory the tenant's arena may hold. Later connections that resume the session come from there.
+    /// The channel to the node: the gateway writes tenant, guest process and session; the node answers with the bytes of
+    /// memory that the tenant's arena may hold, and later passes connections that resume the session.
     pub report: File,
     pub security: NodeSecurity,
     pub compression: Compression,
-    /// Without a sign of life for so long a peer is given up, whatever it asks for.
+    /// The longest time without data after which a connection counts as broken, even if the peer asks for a longer one.
     pub longest_patience: Duration,
-    /// Bytes of memory that an arena may hold, whatever the tenant.
+    /// The most memory, in bytes, that the arena may hold, for any tenant.
     pub memory: usize,
-    /// Time without a connection that a session survives; zero: none.
+    /// How long the session survives without a connection; zero: it ends with its connection.
     pub grace: Duration,
 }
 
-/// Serves one connection and says why it ended.
+/// Serves one connection; returns the reason of its end.
 pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     let known = Arc::new(AtomicBool::new(false));
     limit_handshake(known.clone());
@@ -65,7 +67,7 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     }
     let tls = options.security.shake_hands(&mut socket).map_err(|e| {
         drain(&mut socket);
-        format!("no TLS session: {e}")
+        format!("the TLS handshake failed: {e}")
     })?;
     let tls_identity = options.security.by_certificate(tls.as_ref());
     let mut link = Link::new(socket, tls, HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
@@ -80,8 +82,8 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     }
     let open = Open::from_bytes(&first).or_else(|e| refuse(&mut stranger.link, &e.to_string()))?;
     let tenant = stranger.identify(&options.security, &open.token)?;
-    let name: SessionName = random().ok_or("the kernel has no random bytes")?;
-    let ticket = Ticket::random().ok_or("the kernel has no random bytes")?;
+    let name: SessionName = random().ok_or("the kernel returned no random bytes")?;
+    let ticket = Ticket::random().ok_or("the kernel returned no random bytes")?;
     let process = open.process.map(u128::from_be_bytes).unwrap_or_default();
     stranger.tell(&tenant, process, &name, "new")?;
     let Stranger { mut link, mut report, .. } = stranger;
@@ -97,18 +99,18 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     carrier.run(link, compression, Box::new(way)).map_err(|e| e.to_string())
 }
 
-/// A peer that has said something.
+/// A peer whose first frame has arrived and that is not authenticated yet.
 struct Stranger {
     link: Link,
-    /// The identity in its certificate.
+    /// The identity in the peer's certificate, if it showed one.
     tls_identity: Option<Identity>,
-    /// It has shown who it is.
+    /// Set once the peer is authenticated; read by the thread of [`limit_handshake`].
     known: Arc<AtomicBool>,
     report: File,
 }
 
 impl Stranger {
-    /// The tenant of the peer; one without an identity is told so.
+    /// The peer's tenant. A peer without a valid identity is refused with the reason.
     fn identify(&mut self, security: &NodeSecurity, token: &[u8]) -> Result<String, String> {
         let tenant = if security.is_plain() {
             String::new()
@@ -118,7 +120,7 @@ impl Stranger {
                     return refuse(
                         &mut self.link,
                         &format!(
-                            "`{tenant}` is the name of a local user without a tenant, which no certificate or token can have; ask the node's operator for another one (`aviary tls init`)"
+                            "`{tenant}` is the name of a local user without a tenant, which is not allowed in certificates and tokens; ask the node's operator for another one (`aviary tls init`)"
                         ),
                     );
                 }
@@ -131,15 +133,18 @@ impl Stranger {
         Ok(tenant)
     }
 
-    /// Tells the node. `intent`: `new` or `again`.
+    /// Reports the peer to the node. `intent`: `new` for a new session, `again` to resume one.
     fn tell(&mut self, tenant: &str, process: u128, session: &SessionName, intent: &str) -> Result<(), String> {
         let session = u128::from_be_bytes(*session);
         let line = format!("{tenant}\t{process:032x}\t{session:032x}\t{intent}\n");
-        self.report.write_all(line.as_bytes()).map_err(|e| format!("the node is gone: {e}"))
+        self.report
+            .write_all(line.as_bytes())
+            .map_err(|e| format!("cannot report the peer to the node, which may have ended: {e}"))
     }
 }
 
-/// A peer that sends a byte now and then keeps no timeout from passing here.
+/// Ends this process after [`HANDSHAKE_TIMEOUT`] unless the peer is authenticated: a peer that sends a byte now and then
+/// would reset the socket's timeouts.
 fn limit_handshake(known: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         std::thread::sleep(HANDSHAKE_TIMEOUT);
@@ -149,14 +154,14 @@ fn limit_handshake(known: Arc<AtomicBool>) {
     });
 }
 
-/// Says something that is not TLS, so that the other side can tell what is wrong.
+/// Refuses a peer that speaks TLS to a node without it, with plain text, so that the other side can explain the error.
 fn refuse_tls(socket: &mut TcpStream) -> Result<(), String> {
     let mut first = [0; 2];
     match socket.peek(&mut first) {
         Ok(2) if first == [0x16, 0x03] => {
             let _ = socket.write_all(b"this Aviary node does not speak TLS\n");
             drain(socket);
-            Err("the peer speaks TLS, this node was started with --plain-loopback".into())
+            Err("the peer uses TLS, but this node was started with --plain-loopback".into())
         }
         Ok(_) => Ok(()),
         Err(e) => Err(e.to_string()),
@@ -167,20 +172,13 @@ fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
     refuse_as(link, welcome_status::REFUSED, why)
 }
 
-/// `status`: one of [`welcome_status`].
-pub(crate) fn refuse_as<T>(link: &mut Link, status: u64, why: &str) -> Result<T, String> {
-    let welcome = Welcome { wire_version: WIRE_VERSION, status, text: why.to_owned(), ..Welcome::default() };
-    let _ = link.send(Kind::Welcome, &welcome.to_bytes());
-    link.end();
-    Err(why.to_owned())
-}
-
-/// Bytes that the arena may hold. The node has said what it says about the tenant before the session is handed over.
+/// Bytes of memory that the arena may hold: the node's limit for this tenant, `of_node` at most. The node sends it before
+/// it passes the session to an API server.
 fn memory_limit(report: &mut File, of_node: usize) -> Result<usize, String> {
     let mut line = [0; LIMIT];
-    report.read_exact(&mut line).map_err(|e| format!("the node does not say what the tenant may use: {e}"))?;
+    report.read_exact(&mut line).map_err(|e| format!("cannot read the tenant's memory limit from the node: {e}"))?;
     let of_tenant = std::str::from_utf8(&line).ok().and_then(|line| u64::from_str_radix(line.trim_end(), 16).ok());
-    let of_tenant = of_tenant.ok_or("the node does not say what the tenant may use")?;
+    let of_tenant = of_tenant.ok_or("the node sent a malformed memory limit")?;
     Ok(usize::try_from(of_tenant).unwrap_or(usize::MAX).min(of_node))
 }
 
@@ -193,7 +191,7 @@ fn attach(
     grace: Duration,
 ) -> Result<(Arc<Carrier>, Welcome), String> {
     let arena = Arena::create(usize::try_from(theirs.arena_size).unwrap_or(0)).map_err(|e| e.to_string())?;
-    let socket = UnixStream::connect(node).map_err(|e| format!("the node does not answer its own gateway: {e}"))?;
+    let socket = UnixStream::connect(node).map_err(|e| format!("cannot connect to the node: {e}"))?;
     let (stdout, stdout_end) = new_pipe()?;
     let (stderr, stderr_end) = new_pipe()?;
     let hello = Hello {
@@ -203,9 +201,9 @@ fn attach(
         arena_size: arena.size() as u64,
         ..theirs.clone()
     };
-    let file = arena.file().ok_or("the arena has no file")?;
+    let file = arena.file().ok_or("internal error: the arena has no file")?;
     let fds: [BorrowedFd; 3] = [file, stdout_end.as_fd(), stderr_end.as_fd()];
-    let failed = |e: aviary_transport::ControlError| format!("the node did not attach us: {e}");
+    let failed = |e: aviary_transport::ControlError| format!("the node did not accept the attach: {e}");
     send_greeting(&socket, &hello.to_bytes(), &fds).map_err(failed)?;
     let welcome = receive_greeting(socket.as_fd(), WELCOME_TIMEOUT).map_err(failed)?;
     if welcome.status != welcome_status::OK {
@@ -218,5 +216,7 @@ fn attach(
 }
 
 fn new_pipe() -> Result<(OwnedFd, OwnedFd), String> {
-    pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).map_err(|e| format!("no pipe for the output: {e}"))
+    pipe_with(PipeFlags::CLOEXEC)
+        .map_err(io::Error::from)
+        .map_err(|e| format!("cannot create a pipe for the output: {e}"))
 }

@@ -1,39 +1,33 @@
-//! Carries connections between a guest's machine and a node.
+//! Carries connections between a guest's machine and a node on another machine.
 //!
-//! Guests and API servers know only shared memory. On the guest's machine a *relay* stands in for the API
-//! server, on the node a *gateway* for the guest; between them everything travels over one byte stream per
-//! connection, TLS 1.3 wherever that leaves the machine. `docs/network.md` describes what crosses.
+//! Guests and API servers only use shared memory. On the guest's machine a *relay* (a thread of `aviary run`) replaces the
+//! API server; on the node a *gateway* (one process per connection) replaces the guest. Between them, everything is sent
+//! over one byte stream per connection, with TLS 1.3 wherever that stream leaves the machine. `docs/network.md` describes
+//! the protocol.
+//!
+//! A hostile relay can end its own session and use its own tenant's resources; memory that it makes the gateway hold is
+//! bounded. A node is trusted by its relays.
 #![forbid(unsafe_code)]
 
-mod carrier;
-mod first;
-mod frame;
+mod carry;
+mod dial;
+mod frames;
+#[cfg(test)]
+mod fuzz_tests;
 mod gateway;
-mod handover;
-mod identity;
-mod inbox;
-mod issued;
-mod items;
-mod life;
-mod link;
-mod open;
-mod outbox;
+mod keys;
 mod output;
 mod processes;
-mod reach;
-mod redial;
 mod relay;
 #[cfg(test)]
 mod relink_tests;
-mod resume;
-mod retained;
-mod security;
-mod stream;
-mod touched;
+mod resuming;
 
+pub use carry::link::Compression;
+pub use dial::RelayOptions;
 pub use gateway::{GatewayOptions, gateway};
-pub use identity::{Days, IdentityError, Revoked, Written, revoke, write_identities};
-pub use issued::{Certificate, IndexError, Listing, Standing, list};
-pub use link::Compression;
-pub use relay::{Relay, RelayOptions};
-pub use security::{ClientSecurity, NodeSecurity, SecurityError};
+pub use keys::folder::{IdentityError, IndexError};
+pub use keys::identity::{Days, Revoked, Written, revoke, write_identities};
+pub use keys::issued::{Certificate, Listing, Standing, list};
+pub use keys::security::{ClientSecurity, NodeSecurity, SecurityError};
+pub use relay::Relay;

@@ -1,5 +1,6 @@
-//! Output that the vendor's library prints for the application: out of the API server's pipes, into the guest's
-//! descriptors.
+//! Standard output and error of the vendor's library: the gateway reads the API server's pipes, the relay writes to the
+//! application's descriptors. Part of a carrier. A node can print any bytes to the application's terminal; an application
+//! that does not read delays a reply by at most [`MAX_OUTPUT_DELAY`].
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,34 +12,34 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::carrier::Carrier;
-use crate::inbox::{Inbox, Parcel, Total};
+use crate::carry::inbox::{Inbox, Parcel, Total};
+use crate::carry::outbox::Outbox;
 
-/// Output travels on lanes of its own: standard output, then standard error.
+/// Numbers of the lanes for output: standard output, then standard error.
 const LANES: [u32; 2] = [0xffff_ff01, 0xffff_ff02];
 const READ_BYTES: usize = 16 << 10;
-/// Output that was printed before a reply is shown before it, if showing takes no longer.
+/// The most time for which a reply waits until output that was printed before it is shown.
 const MAX_OUTPUT_DELAY: Duration = Duration::from_millis(20);
 
 pub(crate) struct Output {
     sinks: Mutex<[Option<OwnedFd>; 2]>,
     sources: [Option<Mutex<File>>; 2],
     inboxes: [Arc<Inbox>; 2],
-    /// The connection's: the lanes' inboxes are counted along.
+    /// Memory of all inboxes of the session, those of the lanes included.
     pub total: Total,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The application's descriptor takes nothing at the moment.
+    /// The application's descriptor accepts nothing at the moment.
     stuck: AtomicBool,
     showing: AtomicBool,
 }
 
 impl Output {
-    /// The guest's side.
+    /// In a relay: the application's descriptors.
     pub fn sinks(sinks: [Option<OwnedFd>; 2]) -> Self {
         Output::new(sinks, [None, None])
     }
 
-    /// The node's side.
+    /// In a gateway: the API server's pipes.
     pub fn sources(sources: [Option<OwnedFd>; 2]) -> Self {
         Output::new([None, None], sources)
     }
@@ -56,12 +57,12 @@ impl Output {
         }
     }
 
-    /// Output's own lanes, which no thread's lane may be.
+    /// True for the numbers of the output lanes, which no other lane may have.
     pub fn has(lane: u32) -> bool {
         LANES.contains(&lane)
     }
 
-    /// Where messages on an output lane go; `None`: the lane is none of these, or output comes from here.
+    /// The inbox of an output lane. `None`: it is another lane, or this process is the gateway.
     pub fn inbox(&self, lane: u32) -> Option<&Inbox> {
         let at = LANES.iter().position(|l| *l == lane)?;
         if self.sources[at].is_some() {
@@ -71,43 +72,43 @@ impl Output {
         Some(&*self.inboxes[at])
     }
 
-    pub fn start(&self, carrier: &Arc<Carrier>) {
+    pub fn start(self: &Arc<Self>, outbox: &Arc<Outbox>) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let sinks = std::mem::take(&mut *self.sinks.lock().unwrap_or_else(PoisonError::into_inner));
         for (at, sink) in sinks.into_iter().enumerate() {
-            // Without a sink what comes is dropped.
-            let (inbox, carrier) = (self.inboxes[at].clone(), carrier.clone());
+            // Without a sink, output is dropped.
+            let (inbox, outbox) = (self.inboxes[at].clone(), outbox.clone());
             if self.sources[at].is_none() {
-                threads.push(std::thread::spawn(move || show(&carrier, LANES[at], sink.map(File::from), &inbox)));
+                threads.push(std::thread::spawn(move || show(&outbox, LANES[at], sink.map(File::from), &inbox)));
             }
         }
         for at in 0..self.sources.len() {
-            let carrier = carrier.clone();
+            let (output, outbox) = (self.clone(), outbox.clone());
             if self.sources[at].is_some() {
-                threads.push(std::thread::spawn(move || carrier.output.follow(&carrier, at)));
+                threads.push(std::thread::spawn(move || output.follow(&outbox, at)));
             }
         }
     }
 
-    /// Until the pipe ends.
-    fn follow(&self, carrier: &Carrier, at: usize) {
+    /// Sends output until the pipe ends.
+    fn follow(&self, outbox: &Outbox, at: usize) {
         let Some(source) = &self.sources[at] else { return };
         let copy = source.lock().unwrap_or_else(PoisonError::into_inner).try_clone();
         let Ok(copy) = copy else { return };
         loop {
             match poll(&mut [PollFd::new(&copy, PollFlags::IN)], None) {
                 Err(rustix::io::Errno::INTR) => {}
-                Ok(_) if self.take(carrier, at) => {}
+                Ok(_) if self.take(outbox, at) => {}
                 _ => return,
             }
         }
     }
 
-    /// Sends what a pipe holds. False: it is at its end.
-    fn take(&self, carrier: &Carrier, at: usize) -> bool {
+    /// Sends the content of a pipe. False: the pipe has ended.
+    fn take(&self, outbox: &Outbox, at: usize) -> bool {
         let Some(source) = &self.sources[at] else { return false };
         let mut file = source.lock().unwrap_or_else(PoisonError::into_inner);
-        // The other reader may have been faster.
+        // Another reader may have emptied it.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if !poll(&mut [PollFd::new(&*file, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0) {
             return true;
@@ -115,21 +116,21 @@ impl Output {
         let mut bytes = [0; READ_BYTES];
         match file.read(&mut bytes) {
             Ok(0) | Err(_) => false,
-            // Still under the lock: the order of what was read is the order in which it is queued.
-            Ok(n) => carrier.outbox.message(LANES[at], &bytes[..n], Vec::new(), true).is_ok(),
+            // Under the lock, so that output is queued in the order in which it was read.
+            Ok(n) => outbox.message(LANES[at], &bytes[..n], Vec::new(), true).is_ok(),
         }
     }
 
-    /// Before a reply is sent: what was printed until now goes first.
-    pub fn flush(&self, carrier: &Carrier) {
+    /// Before a reply is sent: sends the output that was printed before it.
+    pub fn flush(&self, outbox: &Outbox) {
         for at in 0..self.sources.len() {
             if self.sources[at].is_some() {
-                self.take(carrier, at);
+                self.take(outbox, at);
             }
         }
     }
 
-    /// Before a reply is delivered: what was printed is shown first.
+    /// Before a reply is delivered: shows the output that arrived before it.
     pub fn settle(&self) {
         if !self.showing.load(Ordering::Relaxed) || self.stuck.load(Ordering::Relaxed) {
             return;
@@ -140,11 +141,11 @@ impl Output {
         self.showing.store(!settled, Ordering::Relaxed);
     }
 
-    /// Nothing more comes: what has come is still shown or sent.
+    /// The session ends: the remaining output is shown or sent.
     pub fn finish(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         if self.sources.iter().any(Option::is_some) {
-            // The pipes end when the API server does.
+            // The pipes end with the API server.
             let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
             while Instant::now() < deadline && threads.iter().any(|thread| !thread.is_finished()) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -164,7 +165,7 @@ impl Output {
     }
 }
 
-fn show(carrier: &Carrier, lane: u32, mut sink: Option<File>, inbox: &Inbox) {
+fn show(outbox: &Outbox, lane: u32, mut sink: Option<File>, inbox: &Inbox) {
     let mut shown = 0;
     while let Some(parcel) = inbox.next() {
         let Parcel::Batch(batch) = parcel else { continue };
@@ -172,7 +173,7 @@ fn show(carrier: &Carrier, lane: u32, mut sink: Option<File>, inbox: &Inbox) {
             if let Some(file) = &mut sink {
                 write_patiently(file, bytes);
             }
-            carrier.delivered(lane, &mut shown, bytes.len());
+            outbox.delivered(lane, &mut shown, bytes.len());
         }
     }
     inbox.ended();
@@ -187,7 +188,7 @@ fn write_patiently(file: &mut File, mut bytes: &[u8]) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
             }
-            // It has no reader any more.
+            // Nobody reads it any more.
             Err(_) => return,
         }
     }

@@ -1,4 +1,4 @@
-//! Which connections come from the same guest process: each process has a key, by which the node knows it.
+//! Keys of guest processes: the relay gives each a random key, by which the node joins its connections to one API server.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Names a guest process to the node. Nobody can guess it, so that nobody can claim to be that process.
+/// The key of a guest process. It cannot be guessed, so no other process can join its sessions.
 pub type ProcessKey = [u8; 16];
 
 #[derive(Default)]
 pub struct Processes(Mutex<HashMap<u32, Process>>);
 
 struct Process {
-    /// As long as the process lives its id is not another's.
+    /// A pidfd: while the process lives, its id is not reused.
     life: OwnedFd,
     key: ProcessKey,
 }
@@ -30,7 +30,7 @@ impl Process {
 }
 
 impl Processes {
-    /// The key of the process at the other end. `None`: it cannot be told from others, and its connections are not joined.
+    /// The key of the process at the other end. `None`: the kernel does not identify it; its connections are not joined.
     pub fn key(&self, guest: &UnixStream) -> Option<ProcessKey> {
         let pid = u32::try_from(PeerCredentials::of(guest).ok()?.pid).ok()?;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

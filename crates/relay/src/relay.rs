@@ -1,7 +1,7 @@
-//! The guest's side: a unix socket that looks like a node's, and one remote connection for each that comes in.
+//! The relay: a local unix socket that acts like a node's, and one connection to the remote node for each guest that
+//! connects. Run by `aviary run --server HOST:PORT` in its own process; its guests are this user's programs.
 
 use std::io;
-use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -10,45 +10,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, ControlSocket, RemoteAddress, receive_hello, send_greeting};
+use aviary_transport::{Arena, ControlSocket, receive_hello, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 
-use crate::carrier::Carrier;
-use crate::frame::Kind;
-use crate::link::{Compression, Link};
-use crate::open::{Open, VERSION};
+use crate::carry::carrier::Carrier;
+use crate::carry::link::{Compression, Link};
+use crate::dial::{RelayOptions, connect, lost};
+use crate::frames::frame::Kind;
+use crate::frames::open::{Open, VERSION};
 use crate::output::Output;
 use crate::processes::{ProcessKey, Processes};
-use crate::redial::Redial;
-use crate::resume::Resumption;
-use crate::security::{ClientSecurity, explain};
+use crate::resuming::redial::Redial;
+use crate::resuming::resume::Resumption;
 
-/// A guest that connects says hello at once.
+/// The most time for a guest's greeting.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A vendor library may take its time to start.
+/// The most time for the node's answer to an attach: a vendor's library may take long to start.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub struct RelayOptions {
-    pub node: RemoteAddress,
-    pub security: ClientSecurity,
-    /// Without a sign of life for so long a link is given up.
-    pub patience: Duration,
-    pub compression: Compression,
-    /// Say on standard error why connections end.
-    pub verbose: bool,
-}
-
-/// Dropping it takes no further guests; those that it carries end with this process.
+/// A running relay. After dropping it no further guests are accepted; sessions end with this process.
 pub struct Relay {
     shared: Arc<RelayState>,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
 
-pub(crate) struct RelayState {
-    pub options: RelayOptions,
+struct RelayState {
+    options: Arc<RelayOptions>,
     processes: Processes,
     carried: AtomicUsize,
     closing: AtomicBool,
@@ -58,7 +48,7 @@ impl Relay {
     pub fn start(socket: &Path, options: RelayOptions) -> io::Result<Self> {
         let listener = Arc::new(UnixListener::bind(socket)?);
         let shared = Arc::new(RelayState {
-            options,
+            options: Arc::new(options),
             processes: Processes::default(),
             carried: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
@@ -70,7 +60,7 @@ impl Relay {
         Ok(Relay { shared, listener, thread: Some(thread) })
     }
 
-    /// Guests that are connected now.
+    /// The number of guests that are connected now.
     pub fn busy(&self) -> usize {
         self.shared.carried.load(Ordering::SeqCst)
     }
@@ -109,10 +99,10 @@ fn serve(shared: &Arc<RelayState>, guest: UnixStream) {
     match attach(options, &guest, shared.processes.key(&guest)) {
         Ok((carrier, link, resumption)) => {
             let compression = options.compression;
-            let way = Box::new(Redial::new(shared.clone(), resumption));
+            let way = Box::new(Redial::new(options.clone(), resumption));
             let reason = carrier.run(link, compression, way).unwrap_or_else(|error| error.to_string());
             if options.verbose {
-                eprintln!("aviary: the connection to {} ended: {reason}", options.node);
+                eprintln!("aviary: the session on {} ended ({reason}): its device is lost", options.node);
             }
         }
         Err(text) => {
@@ -130,17 +120,21 @@ fn attach(
 ) -> Result<(Arc<Carrier>, Link, Resumption), String> {
     let (hello, fds) = receive_hello(guest, HELLO_TIMEOUT).map_err(|e| e.to_string())?;
     if hello.flags & hello_flag::MIRRORED != 0 {
-        return Err("a remote node needs no AVIARY_TRANSPORT=stream (--mirror); leave it out".into());
+        return Err("AVIARY_TRANSPORT=stream (--mirror) does not work with a remote node; leave it out".into());
     }
     let (arena, output) = open_arena(&hello, fds)?;
-    let mut link = connect(options, CONNECT_TIMEOUT).map_err(|why| format!("node {}: {why}", options.node))?;
-    let welcome =
-        introduce(options, &mut link, &hello, process).map_err(|why| format!("node {}: {why}", options.node))?;
+    let mut link =
+        connect(options, CONNECT_TIMEOUT).map_err(|why| format!("cannot use node {}: {why}", options.node))?;
+    let welcome = introduce(options, &mut link, &hello, process)
+        .map_err(|why| format!("cannot use node {}: {why}", options.node))?;
     if welcome.status != welcome_status::OK {
         return Err(welcome.text);
     }
-    let resumption = link.receive(Kind::Ticket, Instant::now() + CONNECT_TIMEOUT).map_err(|e| lost(&e, options))?;
-    let resumption = Resumption::from_bytes(&resumption).map_err(|e| format!("node {}: {e}", options.node))?;
+    let resumption = link
+        .receive(Kind::Ticket, Instant::now() + CONNECT_TIMEOUT)
+        .map_err(|e| format!("cannot use node {}: {}", options.node, lost(&e, options)))?;
+    let resumption =
+        Resumption::from_bytes(&resumption).map_err(|e| format!("cannot use node {}: {e}", options.node))?;
     let answer = Welcome { flags: welcome_flag::CARRIED, ..welcome };
     send_greeting(guest.as_fd(), &answer.to_bytes(), &[]).map_err(|e| e.to_string())?;
     let control = guest.try_clone().map_err(|e| e.to_string())?;
@@ -150,45 +144,11 @@ fn attach(
 
 fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), String> {
     let mut fds = fds.into_iter();
-    let file = fds.next().ok_or("the greeting came without the arena's descriptor")?;
+    let file = fds.next().ok_or("the guest's greeting came without the arena's descriptor")?;
     let arena = Arena::open(file, 0, hello.arena_size).map_err(|e| e.to_string())?;
     let mut sink = |flag| if hello.flags & flag != 0 { fds.next() } else { None };
     let sinks = [sink(hello_flag::STDOUT), sink(hello_flag::STDERR)];
     Ok((arena, Output::sinks(sinks)))
-}
-
-/// `timeout`: for each step.
-pub(crate) fn connect(options: &RelayOptions, timeout: Duration) -> Result<Link, String> {
-    let node = &options.node;
-    let unreachable = |e: io::Error| match e.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody listens there; is `aviary serve --listen` running?".to_owned(),
-        io::ErrorKind::TimedOut => "no answer; is the address right and the port open?".to_owned(),
-        _ => format!("cannot be reached: {e}"),
-    };
-    let socket = node.connect(timeout).map_err(unreachable)?;
-    let _ = socket.set_nodelay(true);
-    secure(options, socket, timeout)
-}
-
-/// A TLS session over a connection, which has none or no longer has one.
-pub(crate) fn secure(options: &RelayOptions, mut socket: TcpStream, timeout: Duration) -> Result<Link, String> {
-    let limited = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
-    limited.map_err(|e| e.to_string())?;
-    let tls = options.security.shake_hands(&options.node, &mut socket).map_err(|e| lost(&e, options))?;
-    Link::new(socket, tls, options.patience).map_err(|e| e.to_string())
-}
-
-fn lost(error: &io::Error, options: &RelayOptions) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if options.security.is_plain() => {
-            "closed the connection; does it speak TLS? then leave out --plain-loopback and give --tls-dir".into()
-        }
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "closed the connection; it may be busy, or it is no Aviary node".into()
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer".into(),
-        _ => explain(error, &options.node),
-    }
 }
 
 fn introduce(

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use aviary_transport::{Arena, ControlSocket, Region};
 
-use crate::carrier::Carrier;
-use crate::frame::{put_packet, put_signs};
-use crate::inbox::Parcel;
-use crate::link::{Compression, Intake, Link, NetReader};
-use crate::outbox::Next;
+use crate::carry::carrier::Carrier;
+use crate::carry::inbox::Parcel;
+use crate::carry::link::{Compression, Intake, Link, NetReader};
+use crate::carry::outbox::Next;
+use crate::frames::frame::{put_packet, put_signs};
 use crate::output::Output;
 
 /// Nothing takes messages out of its inbox but these tests.

@@ -3,13 +3,38 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::LINE;
+use crate::RingError;
 use crate::line::{PAYLOAD, Seal};
+use crate::memory::RingMemory;
 use crate::sync::Ordering;
-use crate::wait::{Interruption, Spinner, WaitFlag, WaitPoint, shares_cpu, uninterrupted, wait, wait_within};
-use crate::wake::wake_if_asleep;
-use crate::{LINE, Liveness, RingError, RingMemory};
+use crate::wait::liveness::{Interruption, Liveness, WaitPoint, uninterrupted};
+use crate::wait::wake::wake_if_asleep;
+use crate::wait::{Spinner, WaitFlag, shares_cpu, wait, wait_within};
 
 /// Reads messages from a ring.
+///
+/// ```
+/// # use aviary_ring::{Consumer, Liveness, Producer, RingError, RingMemory};
+/// # use std::sync::Arc;
+/// # #[repr(align(4096))]
+/// # struct Page([u8; 4096]);
+/// # let page: &'static mut Page = Box::leak(Box::new(Page([0; 4096])));
+/// # // SAFETY: the page is never freed, and only the ring uses it.
+/// # let memory = unsafe { RingMemory::new(page.0.as_mut_ptr(), 4096, Arc::new(())) }?;
+/// # let alive = Arc::new(Liveness::notified());
+/// let mut producer = Producer::new(memory.clone(), alive.clone(), 1000);
+/// let mut consumer = Consumer::new(memory, alive.clone(), 1000);
+/// let mut message = Vec::new();
+/// assert!(!consumer.try_receive(&mut message)?);
+/// producer.send(b"a reply")?;
+/// consumer.receive(&mut message)?;
+/// assert_eq!(message, b"a reply");
+/// // A peer that ended sends nothing more: the wait ends with an error instead of lasting for ever.
+/// alive.kill();
+/// assert_eq!(consumer.receive(&mut message), Err(RingError::Dead));
+/// # Ok::<(), RingError>(())
+/// ```
 pub struct Consumer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
@@ -29,6 +54,28 @@ pub struct Consumer {
 
 /// The position of a consumer between two messages: all that another process needs to go on with
 /// the ring.
+///
+/// ```
+/// # use aviary_ring::{Consumer, ConsumerPosition, Liveness, Producer, RingError, RingMemory};
+/// # use std::sync::Arc;
+/// # #[repr(align(4096))]
+/// # struct Page([u8; 4096]);
+/// # let page: &'static mut Page = Box::leak(Box::new(Page([0; 4096])));
+/// # // SAFETY: the page is never freed, and only the ring uses it.
+/// # let memory = unsafe { RingMemory::new(page.0.as_mut_ptr(), 4096, Arc::new(())) }?;
+/// # let alive = Arc::new(Liveness::notified());
+/// let mut producer = Producer::new(memory.clone(), alive.clone(), 1000);
+/// let mut first = Consumer::new(memory.clone(), alive.clone(), 1000);
+/// let mut message = Vec::new();
+/// producer.send(b"first")?;
+/// first.receive(&mut message)?;
+/// producer.send(b"second")?;
+/// let mut second = Consumer::new(memory, alive, 1000).resume(first.position())?;
+/// second.receive(&mut message)?;
+/// assert_eq!(message, b"second");
+/// # assert_eq!(ConsumerPosition::default().read, 0);
+/// # Ok::<(), RingError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConsumerPosition {
     /// Bytes of lines ever read.

@@ -10,6 +10,25 @@ use crate::sync::AtomicU32;
 ///
 /// The words mean the same with and without a doorbell: a sleeper sets its word to 1, and its waker
 /// clears the word before it rings.
+///
+/// ```
+/// use aviary_ring::Doorbell;
+/// use std::{sync::atomic::{AtomicU32, Ordering}, time::Duration};
+///
+/// /// A peer that is reached by polling: nobody has to be woken.
+/// struct Polled;
+///
+/// impl Doorbell for Polled {
+///     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+///         if word.load(Ordering::SeqCst) == expected {
+///             std::thread::sleep(timeout.unwrap_or(Duration::MAX).min(Duration::from_millis(1)));
+///         }
+///     }
+///     fn wake_peer(&self, _: &AtomicU32) {}
+///     fn wake_own(&self, _: &AtomicU32) {}
+/// }
+/// # Polled.wait(&AtomicU32::new(1), 1, None);
+/// ```
 pub trait Doorbell: Send + Sync {
     /// Sleeps until the word is woken, no longer holds `expected`, or `timeout` is over. May return
     /// early.

@@ -11,27 +11,32 @@
 //! other side reads one shared word after each publication and wakes only a peer whose word says
 //! that it sleeps.
 
+// The fuzz targets use the crate from outside.
+#[cfg(all(test, not(loom)))]
+extern crate self as aviary_ring;
 mod consumer;
 mod doorbell;
 mod file;
 #[cfg_attr(loom, path = "futex_model.rs")]
 pub mod futex;
+#[cfg(all(test, not(loom)))]
+mod fuzz_tests;
 mod line;
 #[cfg_attr(loom, path = "memory_model.rs")]
 mod memory;
 mod producer;
+mod reserve;
 mod sync;
 mod wait;
-mod wait_predictor;
-mod wake;
 
 pub use consumer::{Consumer, ConsumerPosition};
 pub use doorbell::Doorbell;
 pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
 pub use producer::{Producer, ProducerPosition};
-pub use wait::{Interruption, Liveness, WaitError, WaitPoint, uninterrupted};
-pub use wake::WakeHandle;
+pub use reserve::{Reserve, STEP_BYTES, leave_out_of_dumps};
+pub use wait::liveness::{Interruption, Liveness, WaitError, WaitPoint, uninterrupted};
+pub use wait::wake::WakeHandle;
 
 use thiserror::Error;
 
@@ -45,26 +50,27 @@ pub const LINE: usize = if cfg!(loom) { 16 } else { 64 };
 /// may hold anything.
 pub const EMPTY: usize = HEADER + LINE;
 
-/// The reason why a ring can no longer be used, or a message not be sent.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// A ring can no longer be used, or a message cannot be sent.
+///
+/// ```
+/// use aviary_ring::RingError;
+///
+/// let error = RingError::Peer { what: "the length of a message", value: 1 << 40, capacity: 2048 };
+/// assert!(error.to_string().contains("impossible value"));
+/// ```
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum RingError {
-    /// the peer published an impossible {what} ({value}) in a ring of {capacity} bytes
-    #[error("the peer published an impossible {what} ({value}) in a ring of {capacity} bytes")]
+    /// the peer wrote an impossible value into the ring of {capacity} bytes: {what} is {value}
     Peer { what: &'static str, value: u64, capacity: usize },
-    /// a message of {length} bytes exceeds the limit of {limit}
-    #[error("a message of {length} bytes exceeds the limit of {limit}")]
+    /// a message of {length} bytes is longer than the limit of {limit}
     TooLong { length: usize, limit: usize },
-    /// the peer is gone
-    #[error("the peer is gone")]
+    /// the peer has ended
     Dead,
     /// this side was asked to stop waiting for messages
-    #[error("this side was asked to stop waiting for messages")]
     Interrupted,
-    /// a ring of {capacity} bytes cannot go on where {what} is {value}
-    #[error("a ring of {capacity} bytes cannot go on where {what} is {value}")]
+    /// cannot continue a ring of {capacity} bytes: {what} is {value}, which is impossible
     Position { what: &'static str, value: u64, capacity: usize },
     /// {length} bytes of shared memory at {address:#x} cannot hold a ring
-    #[error("{length} bytes of shared memory at {address:#x} cannot hold a ring")]
     Memory { address: usize, length: usize },
 }
 

@@ -16,8 +16,9 @@
 //! any seal: a length is checked against the bytes that may follow, and the content is copied once,
 //! as for any message.
 
+use crate::LINE;
+use crate::memory::RingMemory;
 use crate::sync::Ordering;
-use crate::{LINE, RingMemory};
 
 /// Bytes of a message in a line.
 pub(crate) const PAYLOAD: usize = LINE - 8;

@@ -16,7 +16,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::{Doorbell, HEADER, LINE, RingError};
+use crate::HEADER;
+use crate::LINE;
+use crate::RingError;
+use crate::doorbell::Doorbell;
 
 const CONSUMED: usize = 0;
 const CONSUMER_SLEEPS: usize = 64;
@@ -26,6 +29,20 @@ const PRODUCER_SLEEPS: usize = 128;
 const MIN_CAPACITY: usize = 4 * LINE;
 
 /// A ring's shared memory, kept mapped.
+///
+/// ```
+/// use aviary_ring::{RingError, RingMemory};
+/// use std::sync::Arc;
+///
+/// #[repr(align(4096))]
+/// struct Page([u8; 4096]);
+/// let page: &'static mut Page = Box::leak(Box::new(Page([0; 4096])));
+/// // SAFETY: the page is never freed, and only rings use it.
+/// let memory = unsafe { RingMemory::new(page.0.as_mut_ptr(), 4096, Arc::new(())) }?;
+/// // The largest power of two behind the header; both sides compute it for themselves.
+/// assert_eq!(memory.capacity(), 2048);
+/// # Ok::<(), RingError>(())
+/// ```
 #[derive(Clone)]
 pub struct RingMemory {
     base: NonNull<u8>,

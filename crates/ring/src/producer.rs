@@ -2,13 +2,35 @@
 
 use std::sync::Arc;
 
+use crate::LINE;
+use crate::RingError;
 use crate::line::PAYLOAD;
+use crate::memory::RingMemory;
 use crate::sync::Ordering;
-use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, uninterrupted, wait};
-use crate::wake::wake_if_asleep;
-use crate::{LINE, Liveness, RingError, RingMemory};
+use crate::wait::liveness::{Liveness, uninterrupted};
+use crate::wait::wake::wake_if_asleep;
+use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, wait};
 
 /// Writes messages into a ring.
+///
+/// ```
+/// # use aviary_ring::{Consumer, Liveness, Producer, RingError, RingMemory};
+/// # use std::sync::Arc;
+/// # #[repr(align(4096))]
+/// # struct Page([u8; 4096]);
+/// # let page: &'static mut Page = Box::leak(Box::new(Page([0; 4096])));
+/// # // SAFETY: the page is never freed, and only the ring uses it.
+/// # let memory = unsafe { RingMemory::new(page.0.as_mut_ptr(), 4096, Arc::new(())) }?;
+/// let alive = Arc::new(Liveness::notified());
+/// let mut producer = Producer::new(memory.clone(), alive.clone(), 1000);
+/// producer.send(b"a call")?;
+/// // A message above the limit is refused before anything of it is written.
+/// assert!(matches!(producer.send(&[0; 1001]), Err(RingError::TooLong { length: 1001, limit: 1000 })));
+/// # let mut message = Vec::new();
+/// # Consumer::new(memory, alive, 1000).receive(&mut message)?;
+/// # assert_eq!(message, b"a call");
+/// # Ok::<(), RingError>(())
+/// ```
 pub struct Producer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
@@ -24,6 +46,26 @@ pub struct Producer {
 
 /// The position of a producer between two messages: all that another process needs to go on with
 /// the ring.
+///
+/// ```
+/// # use aviary_ring::{Liveness, Producer, ProducerPosition, RingError, RingMemory};
+/// # use std::sync::Arc;
+/// # #[repr(align(4096))]
+/// # struct Page([u8; 4096]);
+/// # let page: &'static mut Page = Box::leak(Box::new(Page([0; 4096])));
+/// # // SAFETY: the page is never freed, and only the ring uses it.
+/// # let memory = unsafe { RingMemory::new(page.0.as_mut_ptr(), 4096, Arc::new(())) }?;
+/// # let alive = Arc::new(Liveness::notified());
+/// let mut first = Producer::new(memory.clone(), alive.clone(), 1000);
+/// first.send(b"one line")?;
+/// let at = first.position();
+/// // Another process may continue the ring there; a position that no producer can have is refused.
+/// let mut second = Producer::new(memory.clone(), alive.clone(), 1000).resume(at)?;
+/// second.send(b"another line")?;
+/// let impossible = ProducerPosition { written: 64, consumed: 128 };
+/// assert!(Producer::new(memory, alive, 1000).resume(impossible).is_err());
+/// # Ok::<(), RingError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProducerPosition {
     /// Bytes of lines ever written.

@@ -14,16 +14,13 @@ use crate::root::{Outline, PLAIN_DEVICES, SYSTEM, matching};
 const NEWEST: ABI = ABI::V6;
 
 /// the kernel does not confine files (Landlock): {0}
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum FilesError {
-    /// the kernel does not confine files (Landlock): {0}
-    #[error("the kernel does not confine files (Landlock): {0}")]
+    /// the kernel refused to restrict file access with Landlock: {0}
     Rules(#[from] RulesetError),
-    /// the kernel has no Landlock (Linux 5.13, CONFIG_SECURITY_LANDLOCK and `lsm=`)
-    #[error("the kernel has no Landlock (Linux 5.13, CONFIG_SECURITY_LANDLOCK and `lsm=`)")]
+    /// the kernel has no Landlock: file access is not restricted by it (needs Linux 5.13, CONFIG_SECURITY_LANDLOCK and `lsm=`)
     None,
-    /// a library that was loaded has started threads, which Landlock does not confine
-    #[error("a library that was loaded has started threads, which Landlock does not confine")]
+    /// a loaded library has started threads before the sandbox, which Landlock cannot restrict
     Threads,
 }
 

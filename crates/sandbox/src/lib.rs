@@ -19,6 +19,7 @@ pub mod privileges;
 pub mod probe;
 pub mod recording;
 pub mod root;
+pub mod shown;
 pub mod system_calls;
 mod walls;
 
@@ -49,7 +50,7 @@ impl FromStr for Mode {
             "off" => Ok(Mode::Off),
             "log" => Ok(Mode::Log),
             "on" => Ok(Mode::On),
-            _ => Err(format!("`{text}` is no sandbox mode: expected auto, off, log or on")),
+            _ => Err(format!("`{text}` is not a sandbox mode: expected auto, off, log or on")),
         }
     }
 }

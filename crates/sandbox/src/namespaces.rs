@@ -49,7 +49,7 @@ impl FromStr for Namespace {
             "ipc" => Ok(Namespace::Ipc),
             "uts" => Ok(Namespace::Uts),
             "cgroup" => Ok(Namespace::Cgroup),
-            _ => Err(format!("`{text}` is no namespace that can be shared: expected pid, net, ipc, uts or cgroup")),
+            _ => Err(format!("`{text}` is not a namespace that can be shared: expected pid, net, ipc, uts or cgroup")),
         }
     }
 }

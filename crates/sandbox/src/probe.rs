@@ -8,12 +8,12 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::Walls;
 use crate::files::{self, Reach};
 use crate::init;
 use crate::namespaces::{Forked, NAMESPACES, Namespace, enter_user_namespace, fork_with, outer_pid};
 use crate::root::{self, Outline};
 use crate::system_calls::{Allowed, restrict};
+use crate::walls::Walls;
 
 /// Bytes of a report that are read.
 const MAX_REPORT_BYTES: u64 = 4096;
@@ -21,8 +21,7 @@ const MAX_REPORT_BYTES: u64 = 4096;
 const DONE: &str = "done";
 
 /// {0}
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub struct NoSandbox(String);
 
 /// The strongest walls that this machine gives this process, and what they lack.
@@ -39,7 +38,7 @@ pub struct Found {
 /// No walls can be made: why the strongest could not. Or the caller has more than one thread.
 pub fn try_here(homes: &Path) -> Result<Found, NoSandbox> {
     if std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {
-        return Err(NoSandbox("a process with several threads cannot try it".into()));
+        return Err(NoSandbox("cannot be tried in a process with several threads".into()));
     }
     let mut reasons = Vec::new();
     let is_root = rustix::process::geteuid().is_root();
@@ -89,11 +88,11 @@ fn inside(walls: Walls, homes: &Path) -> Result<String, String> {
         Walls::Landlock => Reach::inside_host(&outline, &outline.homes),
         Walls::Namespaces | Walls::UserNamespace => {
             if walls == Walls::UserNamespace {
-                enter_user_namespace().map_err(|error| format!("user namespaces: {error}"))?;
+                enter_user_namespace().map_err(|error| format!("cannot create a user namespace: {error}"))?;
             }
             let id = become_server()?;
             if std::process::id() != id {
-                weaknesses += "the kernel gives no process a chosen id (Linux 5.5): all API servers have the same id, and \
+                weaknesses += "the kernel cannot choose process ids (needs Linux 5.5): all API servers have the same id, so \
                                events that processes share (CUDA IPC) fail\n";
             }
             root::enter(&outline).map_err(|error| error.to_string())?;
@@ -132,8 +131,8 @@ fn become_server() -> Result<u32, String> {
             // SAFETY: ends the copy without handlers that belong to the original.
             unsafe { libc::_exit(end) }
         }
-        Err(Errno::PERM) => Err("namespaces need CAP_SYS_ADMIN, which this process does not have".into()),
-        Err(error) => Err(format!("namespaces: {error}")),
+        Err(Errno::PERM) => Err("cannot create namespaces: this process does not have CAP_SYS_ADMIN".into()),
+        Err(error) => Err(format!("cannot create namespaces: {error}")),
     }
 }
 
@@ -145,7 +144,9 @@ fn judge(read: OwnedFd, child: u32) -> Result<Vec<String>, NoSandbox> {
     unsafe { libc::waitpid(child as libc::pid_t, &mut status, 0) };
     match report.strip_suffix(DONE) {
         Some(weaknesses) => Ok(weaknesses.lines().map(str::to_owned).collect()),
-        None if report.is_empty() => Err(NoSandbox(format!("a process in a sandbox ended with status {status:#x}"))),
+        None if report.is_empty() => {
+            Err(NoSandbox(format!("a process in a sandbox ended with status {status:#x} before it reported success")))
+        }
         None => Err(NoSandbox(report)),
     }
 }

@@ -56,9 +56,8 @@ pub struct Outline {
     pub scratch_bytes: u64,
 }
 
-/// cannot build the root of an API server: {what}: {error}
-#[derive(Debug, thiserror::Error)]
-#[error("cannot build the root of an API server: {what}: {error}")]
+/// cannot build the root directory of a sandbox: {what}: {error}
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub struct RootError {
     pub what: String,
     #[source]

@@ -13,7 +13,7 @@ use std::io;
 
 pub use filter::{Allowed, FilterError};
 pub(crate) use filter::{failed, recording};
-pub use lists::{ALLOWED, Call, NEVER, REFUSED, UnknownCall, name_of};
+pub use lists::{ALLOWED, Call, HUGE_PAGES, NEVER, REFUSED, UnknownCall, name_of};
 pub use requests::{Requests, USUAL, WrongRequests};
 
 impl Allowed {
@@ -41,7 +41,7 @@ impl Allowed {
 /// # Errors
 /// The kernel has no filters, or the process has not set `no_new_privs` and is not privileged.
 pub fn restrict(allowed: &Allowed, report: fn(libc::c_long)) -> Result<(), FilterError> {
-    REPORT.set(report).map_err(|_| failed("it is installed already"))?;
+    REPORT.set(report).map_err(|_| failed("the filter is installed already"))?;
     handle_violations().map_err(failed)?;
     seccompiler::apply_filter_all_threads(&filter::enforcing(allowed)?).map_err(failed)
 }
@@ -105,13 +105,17 @@ mod tests {
         assert_eq!(name_of(libc::SYS_read), Some("read"));
     }
 
-    /// The status of a process that installs the filter and makes one system call.
     fn status_of(call: impl FnOnce() -> bool) -> libc::c_int {
+        status_with(&Allowed::usual(), call)
+    }
+
+    /// The status of a process that installs the filter and makes one system call.
+    fn status_with(allowed: &Allowed, call: impl FnOnce() -> bool) -> libc::c_int {
         // SAFETY: the child of a test with several threads makes system calls and allocates little, in memory that the C
         // library's fork handlers keep usable.
         match unsafe { libc::fork() } {
             0 => {
-                let ready = restrict(&Allowed::usual(), |_| {}).is_ok();
+                let ready = restrict(allowed, |_| {}).is_ok();
                 let status = if ready && call() { 0 } else { 1 };
                 // SAFETY: ends the child.
                 unsafe { libc::_exit(status) }
@@ -129,6 +133,27 @@ mod tests {
         // SAFETY: calls that the filter is to refuse before the kernel looks at their arguments.
         let result = unsafe { libc::syscall(number, argument, 0, 0, 0, 0, 0) };
         result == -1 && io::Error::last_os_error().raw_os_error() == Some(errno)
+    }
+
+    #[test]
+    fn huge_pages_are_for_those_that_ask_for_them() {
+        // EPERM of the filter; the kernel has other errors, if any.
+        let denied = |number, arguments: [libc::c_ulong; 4]| {
+            let [a, b, c, d] = arguments;
+            // SAFETY: a mapping that nothing uses, or a file of memory.
+            let result = unsafe { libc::syscall(number, a, b, c, d, -1, 0) };
+            result == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+        };
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as libc::c_ulong;
+        let huge = flags | libc::MAP_HUGETLB as libc::c_ulong;
+        let map = |flags| denied(libc::SYS_mmap, [0, 2 << 20, libc::PROT_READ as libc::c_ulong, flags]);
+        let file =
+            |flags: libc::c_uint| denied(libc::SYS_memfd_create, [c"x".as_ptr() as libc::c_ulong, flags.into(), 0, 0]);
+        assert_eq!(status_of(|| map(huge) && file(libc::MFD_HUGETLB) && !map(flags) && !file(libc::MFD_CLOEXEC)), 0);
+        let mut asks = Allowed::usual();
+        asks.calls.push("huge_pages".parse().unwrap());
+        assert_eq!(status_with(&asks, || !map(huge) && !file(libc::MFD_HUGETLB)), 0);
+        assert_eq!(status_with(&asks, || fails_with(libc::EPERM, libc::SYS_ptrace, 0)), 0);
     }
 
     #[test]

@@ -29,12 +29,13 @@ impl Walls {
         match self {
             Walls::Namespaces => "namespaces, a root of their own, an allow-list of system calls",
             Walls::UserNamespace => {
-                "namespaces in a user namespace, a root of their own, an allow-list of system calls; weaker than on a node \
-                 of root: on the host all API servers are the node's user, whose limits they share"
+                "namespaces in a user namespace, a root of their own, an allow-list of system calls; weaker than with a \
+                 node that runs as root: on the host all API servers have the node's user id and share its limits"
             }
             Walls::Landlock => {
-                "files by Landlock, an allow-list of system calls; weaker: no namespaces, so that API servers see the \
-                 processes, host names and unix sockets of the host and what they start may outlive them"
+                "file access restricted by Landlock, an allow-list of system calls; weaker: without namespaces, API servers \
+                 see the host's processes and host name, and processes that they start may outlive them; they make no sockets, so \
+                 that CUDA works without MPS"
             }
         }
     }
@@ -46,6 +47,8 @@ impl FromStr for Walls {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Walls::Namespaces, Walls::UserNamespace, Walls::Landlock];
         let found = all.into_iter().find(|walls| walls.name() == text);
-        found.ok_or_else(|| format!("`{text}` are no walls: expected namespaces, user-namespace or landlock"))
+        found.ok_or_else(|| {
+            format!("`{text}` is not a kind of sandbox: expected namespaces, user-namespace or landlock")
+        })
     }
 }

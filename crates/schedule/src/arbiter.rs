@@ -1,47 +1,21 @@
 //! One device: which job may submit work now, and how much. See the crate's documentation.
 
+mod interface;
+mod limits;
+
+pub use interface::{Settings, Slots, Usage};
+
 use crate::cap::Bucket;
 use crate::discipline::{AccountingMode, Charge, Decision, Discipline, JobIndex, Precedence, Share};
-use crate::holder::{ALONE, Limits, Report, UNKNOWN_END, UNMANAGED};
-use crate::job::{Demand, Job, Member, Turn};
+use crate::holder::{ALONE, Limits, UNKNOWN_END, UNMANAGED};
+use crate::job::{Demand, Job, Member, MemberId, Turn};
 use crate::split::{DeviceKind, split};
 
 /// Nanoseconds before the expected end of a turn's last work at which the next job may submit behind it. Two threads
 /// must wake up for that, which takes up to 250 us on machines with few CPUs.
 const OVERLAP_NS: u64 = 300_000;
-/// Nanoseconds of work that a job may have in flight while no other job used the device within [`RECENT_NS`]. A
-/// newcomer waits that long, once. Less than 10 ms costs programs with large batches throughput (0.90 of native).
-const AHEAD_NS: u64 = 20_000_000;
 /// Nanoseconds after which a job that used the device is not expected back any more.
 const RECENT_NS: u64 = 1_000_000_000;
-/// Nanoseconds of overdue work after which waiting members of the same job are let in, as the work may wait for
-/// theirs; again after twice as long each time.
-const RELIEF_NS: u64 = 20_000_000;
-
-/// A session on one device. Used again after the session has left.
-pub type MemberId = usize;
-
-/// How a device is scheduled, but for the order of jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    pub kind: DeviceKind,
-    /// Nanoseconds of device time of one turn.
-    pub quantum: u64,
-    /// Nanoseconds of work that a job may have in flight that another one can come before; 0: as much as fits.
-    pub latency: u64,
-    /// Nanoseconds beyond its turn for which a job may keep the device from others before its session is ended; 0: no
-    /// limit.
-    pub hold_limit: u64,
-}
-
-/// The slots of the members in their grant pages.
-pub trait Slots {
-    fn report(&self, member: MemberId) -> Report;
-    /// Writes limits; wakes the threads that wait, if `opens`.
-    fn set_limits(&mut self, member: MemberId, limits: Limits, opens: bool, now: u64);
-    /// The member is not looked at until its doorbell rings, which it shall do with its next work.
-    fn park(&mut self, member: MemberId);
-}
 
 /// When another job's work may come behind work that ends at `drains_at`; `None`: only once it has ended.
 fn overlap_begins(drains_at: u64) -> Option<u64> {
@@ -56,19 +30,33 @@ struct Relief {
     count: u32,
 }
 
-/// The use of a device by one job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Usage {
-    pub job: String,
-    pub share: Share,
-    /// Nanoseconds that its work took on the device.
-    pub used_ns: u64,
-    /// Sessions that have used the device.
-    pub sessions: usize,
-    /// Sessions that wait for it now.
-    pub waiting: usize,
-}
-
+/// One device: decides which job may submit work now, and how much.
+///
+/// ```
+/// # use aviary_schedule::{Arbiter, DeviceKind, Fair, Limits, MemberId, Report, Settings, Share, Slots};
+/// # struct Pages(Vec<(Report, Limits)>);
+/// #
+/// # impl Slots for Pages {
+/// #     fn report(&self, member: MemberId) -> Report {
+/// #         self.0[member].0
+/// #     }
+/// #     fn set_limits(&mut self, member: MemberId, limits: Limits, _opens: bool, _now: u64) {
+/// #         self.0[member].1 = limits;
+/// #     }
+/// #     fn park(&mut self, _: MemberId) {}
+/// # }
+/// let waits = Report { waiting: true, wanted: true, ..Report::default() };
+/// let none = Limits { allowance: 0, depth: 0 };
+/// let mut pages = Pages(vec![(waits, none), (waits, none)]);
+/// let settings = Settings { kind: DeviceKind::Exclusive, quantum: 6_000_000, latency: 0, hold_limit: 0 };
+/// let mut arbiter = Arbiter::new(settings, Box::new(Fair::new(settings.quantum)));
+/// arbiter.join("alice", Share::default(), 1, &mut pages, 0);
+/// arbiter.join("bob", Share::default(), 1, &mut pages, 1);
+/// arbiter.step(1_000, &mut pages);
+/// // Both wait: one of them may submit a turn's work now, the other one nothing yet.
+/// let allowed: Vec<u64> = pages.0.iter().map(|(_, limits)| limits.allowance).collect();
+/// assert_eq!(allowed.iter().filter(|allowance| **allowance > 0).count(), 1, "{allowed:?}");
+/// ```
 #[derive(Debug)]
 pub struct Arbiter {
     settings: Settings,
@@ -232,8 +220,9 @@ impl Arbiter {
         for at in 0..self.active.len() {
             let id = self.active[at];
             let Some(member) = &mut self.members[id] else { continue };
-            let (busy, calls) = member.hear(slots.report(id), now);
-            let demand = &mut self.jobs[member.job].now;
+            let job = &mut self.jobs[member.job];
+            let (busy, calls) = member.hear(slots.report(id), now, &mut job.doubt);
+            let demand = &mut job.now;
             let in_flight = member.in_flight();
             if !member.is_idle() {
                 demand.exhausted = (demand.exhausted || !demand.runnable) && member.is_exhausted();
@@ -266,7 +255,7 @@ impl Arbiter {
                 held = if turn.contended || blind { passed } else { 0 };
                 turn.used = turn.used.saturating_add(used);
                 turn.held = turn.held.saturating_add(held);
-                due = turn.due();
+                due = turn.due(self.jobs[job].doubt.is_doubted(now));
             }
             let entry = &mut self.jobs[job];
             let calls = std::mem::take(&mut entry.now.calls);
@@ -527,120 +516,6 @@ impl Arbiter {
         self.jobs[job].progress_at = now;
         for job in &self.runnable {
             self.jobs[*job].is_new = false;
-        }
-    }
-
-    // ---- Limits -------------------------------------------------------------------------------
-
-    /// Writes what the members of the turn's job may do now.
-    fn write(&mut self, now: u64, slots: &mut dyn Slots) {
-        let Some(turn) = &self.turn else { return };
-        let (job, left, over) = (turn.job, turn.left(), turn.over.is_some());
-        let (others, _) = self.candidates(Some(job), now);
-        let alone = others.is_empty() && self.jobs[job].cap.is_none();
-        let depth = self.depth(job, alone, now);
-        let relieved = self.relief.as_ref().is_some_and(|relief| relief.job == job);
-        let blind = self.is_blind();
-        for id in self.jobs[job].members.clone() {
-            let Some(member) = self.member(id) else { continue };
-            if alone || blind {
-                self.allow(id, Limits { allowance: ALONE, depth }, now, slots);
-            } else if !over && member.active {
-                let allowance = member.busy(now).saturating_add(left).min(ALONE - 1);
-                self.allow(id, Limits { allowance, depth }, now, slots);
-            } else if !relieved {
-                self.withdraw(id, now, slots);
-            }
-        }
-    }
-
-    /// Work that is overdue may wait for work of another member of the same job, or of another
-    /// thread: those that wait are let in, although the job has no turn. The result is when to let them in again.
-    fn relieve(&mut self, now: u64, slots: &mut dyn Slots) -> Option<u64> {
-        let in_flight = self.admitted.iter().copied().filter(|job| self.jobs[*job].now.in_flight);
-        let first = match self.settings.kind {
-            DeviceKind::Exclusive => self.admitted.first().copied(),
-            DeviceKind::Preemptive => in_flight.min_by_key(|job| self.jobs[*job].progress_at),
-        };
-        let runs = |job| self.turn.as_ref().is_some_and(|turn| turn.job == job && turn.over.is_none());
-        let demand = first.map_or(Demand::default(), |first| self.jobs[first].now);
-        let stuck = first.filter(|first| demand.in_flight && demand.waiting && !runs(*first) && !self.is_blind());
-        if let Some(Relief { job, .. }) = self.relief.take_if(|relief| Some(relief.job) != stuck)
-            && !runs(job)
-        {
-            self.jobs[job].members.clone().into_iter().for_each(|id| self.withdraw(id, now, slots));
-        }
-        let job = stuck?;
-        let expected = if demand.drains_at == UNKNOWN_END { now } else { demand.drains_at };
-        let relief = self.relief.get_or_insert(Relief { job, since: now.max(expected), count: 0 });
-        let due = |count| relief.since.saturating_add(RELIEF_NS.saturating_mul(2u64.saturating_pow(count)));
-        if due(relief.count) > now {
-            return Some(due(relief.count));
-        }
-        let again = due(relief.count + 1);
-        relief.count += 1;
-        for id in self.jobs[job].members.clone() {
-            let Some(member) = self.member(id).filter(|member| member.report.waiting) else { continue };
-            // Its position may be estimated to be beyond what has passed.
-            let position = member.busy(now).max(member.report.position);
-            let allowance = position.saturating_add(self.settings.quantum).min(ALONE - 1);
-            self.allow(id, Limits { allowance, depth: u64::MAX }, now, slots);
-        }
-        Some(again)
-    }
-
-    fn allow(&mut self, id: MemberId, limits: Limits, now: u64, slots: &mut dyn Slots) {
-        let Some(Some(member)) = self.members.get_mut(id) else { return };
-        if member.limits != limits {
-            let opens = limits.allowance > member.limits.allowance || limits.depth > member.limits.depth;
-            member.limits = limits;
-            slots.set_limits(id, limits, opens, now);
-        }
-    }
-
-    /// The member may submit nothing more.
-    fn withdraw(&mut self, id: MemberId, now: u64, slots: &mut dyn Slots) {
-        let Some(member) = self.member(id) else { return };
-        let limits = Limits { allowance: member.busy(now).min(member.limits.allowance), ..member.limits };
-        self.allow(id, limits, now, slots);
-    }
-
-    /// Nanoseconds of work that a job may have in flight.
-    fn depth(&self, job: JobIndex, alone: bool, now: u64) -> u64 {
-        let Settings { kind, quantum, latency, .. } = self.settings;
-        let latency = if latency == 0 { quantum } else { latency };
-        let share = self.jobs[job].share;
-        let preceded = self.foremost.is_some_and(|other| self.discipline.may_precede(share, other));
-        let others_come = self.recent.iter().any(|(other, at)| *other != job && *at > 0 && now < at + RECENT_NS);
-        match kind {
-            _ if self.is_blind() => u64::MAX,
-            DeviceKind::Preemptive if others_come || !alone => latency,
-            DeviceKind::Exclusive if preceded => latency,
-            DeviceKind::Exclusive if others_come || !alone => quantum,
-            _ => AHEAD_NS,
-        }
-    }
-
-    /// Members that want nothing are not looked at until their doorbells ring. On a device that preempts they keep what
-    /// they were allowed, so that a program that comes back waits for nothing; it is compared with the holder then.
-    fn park_idle_members(&mut self, now: u64, slots: &mut dyn Slots) {
-        for at in (0..self.active.len()).rev() {
-            let id = self.active[at];
-            if !self.member(id).is_some_and(Member::is_idle) {
-                continue;
-            }
-            slots.park(id);
-            let report = slots.report(id);
-            let Some(Some(member)) = self.members.get_mut(id) else { continue };
-            // Its work meanwhile counts with the next look.
-            if member.silent || !report.waiting && !report.wanted && report.busy_since == 0 {
-                member.active = false;
-                self.active.swap_remove(at);
-                let exclusive = self.settings.kind == DeviceKind::Exclusive;
-                if exclusive && self.turn.as_ref().map(|turn| turn.job) != self.member(id).map(|m| m.job) {
-                    self.withdraw(id, now, slots);
-                }
-            }
         }
     }
 

@@ -7,6 +7,14 @@ use crate::discipline::{AccountingMode, Charge, Decision, Discipline, JobIndex, 
 /// How often credits are handed out, in nanoseconds.
 const REFILL_PERIOD_NS: u64 = 30_000_000;
 
+/// Credits that are handed out by weight. For comparison only.
+///
+/// ```
+/// use aviary_schedule::{AccountingMode, Credit, Discipline};
+///
+/// // It counts the time for which a job holds the device, whether it uses it or not.
+/// assert_eq!(Credit::new(1_000, false).accounting(), AccountingMode::WallClock);
+/// ```
 #[derive(Debug)]
 pub struct Credit {
     quantum: u64,

@@ -8,6 +8,14 @@ use std::fmt;
 pub type JobIndex = usize;
 
 /// The entitlement of a job.
+///
+/// ```
+/// use aviary_schedule::Share;
+///
+/// // Twice as much as a job of weight 1, but never more than a quarter of the device.
+/// let share = Share { weight: 2, cap: Some(250), ..Share::default() };
+/// assert_eq!(share.priority, 0);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// Relative to the weights of the other jobs; at least 1.
@@ -26,6 +34,14 @@ impl Default for Share {
 }
 
 /// The use of a device by a job since the last charge.
+///
+/// ```
+/// use aviary_schedule::Charge;
+///
+/// // It held the device for a turn and used half of it.
+/// let charge = Charge { used: 3_000_000, held: 6_000_000, calls: 12 };
+/// assert!(charge.used <= charge.held);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Charge {
     /// Nanoseconds for which the device worked for the job.
@@ -36,6 +52,16 @@ pub struct Charge {
     pub calls: u64,
 }
 
+/// The next job, or none for a while.
+///
+/// ```
+/// use aviary_schedule::{Decision, Discipline, Fair, Share};
+///
+/// let mut fair = Fair::new(6_000_000);
+/// fair.set_share(0, Share::default());
+/// fair.enqueue(0, 0);
+/// assert_eq!(fair.pick(&[0], 0), Decision::Grant(0, 6_000_000));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// This job may use the device for so many nanoseconds.
@@ -45,6 +71,15 @@ pub enum Decision {
 }
 
 /// The answer to a job that begins to wait while another one has its turn.
+///
+/// ```
+/// use aviary_schedule::{Discipline, Precedence, RoundRobin, Share};
+///
+/// let mut slices = RoundRobin::by_priority(6_000_000);
+/// slices.set_share(0, Share::default());
+/// slices.set_share(1, Share { priority: 5, ..Share::default() });
+/// assert_eq!(slices.precedence(1, 0, 0), Precedence::First);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
     /// It waits for the end of the turn.
@@ -56,6 +91,12 @@ pub enum Precedence {
 }
 
 /// The end of a turn.
+///
+/// ```
+/// use aviary_schedule::{AccountingMode, Discipline, Fair};
+///
+/// assert_eq!(Fair::new(6_000_000).accounting(), AccountingMode::DeviceTime);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountingMode {
     /// The device time that the job used.
@@ -65,6 +106,26 @@ pub enum AccountingMode {
     WallClock,
 }
 
+/// An order of jobs. It is told who wants the device and what was used, and answers who is next.
+///
+/// ```
+/// use aviary_schedule::{Charge, Decision, Discipline, JobIndex, Share};
+///
+/// /// The job with the lowest number is always next.
+/// #[derive(Debug)]
+/// struct FirstOnly;
+///
+/// impl Discipline for FirstOnly {
+///     fn set_share(&mut self, _: JobIndex, _: Share) {}
+///     fn enqueue(&mut self, _: JobIndex, _: u64) {}
+///     fn charge(&mut self, _: JobIndex, _: Charge, _: u64) {}
+///     fn pick(&mut self, waiting: &[JobIndex], _: u64) -> Decision {
+///         Decision::Grant(waiting.iter().copied().min().unwrap_or_default(), 1_000_000)
+///     }
+/// }
+///
+/// assert_eq!(FirstOnly.pick(&[4, 2], 0), Decision::Grant(2, 1_000_000));
+/// ```
 pub trait Discipline: fmt::Debug + Send {
     /// A job is there, perhaps with another share than before.
     fn set_share(&mut self, job: JobIndex, share: Share);

@@ -19,6 +19,27 @@ const MAX_LAG_NS: u64 = 12_000_000;
 /// The shortest turn is a round divided by this: 2 ms of 30. Shorter ones cost programs that wait often more than 5%.
 const SHORTEST_PART: u64 = 15;
 
+/// Start-time fair queueing: the job that used the least device time for its weight is next.
+///
+/// ```
+/// use aviary_schedule::{Charge, Decision, Discipline, Fair, Share};
+///
+/// let mut scheduler = Fair::new(6_000_000);
+/// let (a, b) = (0, 1);
+/// for job in [a, b] {
+///     scheduler.set_share(job, Share::default());
+///     scheduler.enqueue(job, 0);
+/// }
+/// // Job `b` counts twice: while both want the device, it gets two of three turns.
+/// scheduler.set_share(b, Share { weight: 2, ..Share::default() });
+/// let mut turns = [0_u32; 2];
+/// for turn in 0..300 {
+///     let Decision::Grant(job, time) = scheduler.pick(&[a, b], turn * 6_000_000) else { unreachable!() };
+///     scheduler.charge(job, Charge { used: time, ..Charge::default() }, turn * 6_000_000);
+///     turns[job] += 1;
+/// }
+/// assert!(turns[b].abs_diff(200) <= 2, "{turns:?}");
+/// ```
 #[derive(Debug)]
 pub struct Fair {
     quantum: u64,

@@ -16,6 +16,14 @@ const COST_WINDOW: u64 = 4;
 pub const UNKNOWN_END: u64 = u64::MAX;
 
 /// The node's words in a device slot.
+///
+/// ```
+/// use aviary_schedule::{ALONE, Holder, Limits, Verdict};
+///
+/// // No other job waits: nothing is counted but the depth.
+/// let limits = Limits { allowance: ALONE, depth: 20_000_000 };
+/// assert_eq!(Holder::default().verdict(limits, 0), Verdict::Submit);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub allowance: u64,
@@ -23,6 +31,14 @@ pub struct Limits {
     pub depth: u64,
 }
 
+/// The answer to a thread that is about to make a call that submits work.
+///
+/// ```
+/// use aviary_schedule::{Holder, Limits, Verdict};
+///
+/// // Nothing is allowed yet.
+/// assert_eq!(Holder::default().verdict(Limits { allowance: 0, depth: 0 }, 0), Verdict::Exhausted);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The call may submit its work.
@@ -34,6 +50,14 @@ pub enum Verdict {
 }
 
 /// The words of the API server in a device slot.
+///
+/// ```
+/// use aviary_schedule::Report;
+///
+/// // A session of which nothing is known has nothing in flight and wants nothing.
+/// let report = Report::default();
+/// assert!(report.busy_since == 0 && !report.waiting && !report.wanted);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Report {
     /// Nanoseconds that completed work took.
@@ -60,6 +84,18 @@ struct Mark {
 }
 
 /// One device of a session.
+///
+/// ```
+/// use aviary_schedule::{Holder, Limits, Verdict};
+///
+/// let mut holder = Holder::default();
+/// let limits = Limits { allowance: 1_000, depth: 500 };
+/// assert_eq!(holder.verdict(limits, 0), Verdict::Submit);
+/// holder.begin(false, 0);
+/// holder.submitted(Some(1_200), 1_200);
+/// // The session has used more than it was allowed: its next call waits for the node.
+/// assert_eq!((holder.position(1_200), holder.verdict(limits, 1_200)), (1_200, Verdict::Exhausted));
+/// ```
 #[derive(Debug, Default)]
 pub struct Holder {
     /// Calls between `begin` and `submitted`.

@@ -1,14 +1,24 @@
 //! The arbiter's records: jobs, their members (sessions), and the turn.
 
-use crate::arbiter::MemberId;
 use crate::cap::Bucket;
 use crate::discipline::{JobIndex, Share};
 use crate::holder::{ALONE, Limits, Report, UNKNOWN_END};
+
+/// A session on one device. Used again after the session has left.
+pub type MemberId = usize;
 
 /// Nanoseconds that an API server is believed to have work for at most, counted from now.
 const MAX_DRAIN_NS: u64 = 60_000_000_000;
 /// Nanoseconds that a call takes at least: bounds the calls that an API server reports.
 const MIN_CALL_NS: u64 = 100;
+/// Nanoseconds that an honest report may take back: a thread sees the end of work, and gets no CPU before it has written that.
+const SKEW_NS: u64 = 1_000_000;
+/// So many reports within [`DOUBT_WINDOW_NS`] that take back more make a job doubted. Fewer are made by looks between two of an API
+/// server's stores.
+const MOST_CONTRADICTIONS: u32 = 3;
+const DOUBT_WINDOW_NS: u64 = 1_000_000_000;
+/// Nanoseconds for which a job is doubted after the last of them.
+const DOUBT_NS: u64 = 10_000_000_000;
 
 /// Sessions that have the device together: those of a tenant.
 #[derive(Debug, Default)]
@@ -27,6 +37,33 @@ pub(crate) struct Job {
     pub(crate) progress_at: u64,
     /// When its last turn ended.
     pub(crate) ended_at: u64,
+    pub(crate) doubt: Doubt,
+}
+
+/// Whether the reports of a job's API servers contradict themselves: anything can be written into the page that they come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    count: u32,
+    /// When the present window began.
+    since: u64,
+    until: u64,
+}
+
+impl Doubt {
+    pub(crate) fn contradicts(&mut self, now: u64) {
+        if now >= self.since.saturating_add(DOUBT_WINDOW_NS) {
+            (self.count, self.since) = (0, now);
+        }
+        self.count += 1;
+        if self.count >= MOST_CONTRADICTIONS {
+            self.until = now.saturating_add(DOUBT_NS);
+        }
+    }
+
+    /// It pays for all the time for which it keeps the device from others.
+    pub(crate) fn is_doubted(&self, now: u64) -> bool {
+        now < self.until
+    }
 }
 
 /// The wishes and the work of a job's members, as of the last look.
@@ -57,6 +94,10 @@ pub(crate) struct Member {
     looked: u64,
     seen: u64,
     seen_calls: u64,
+    /// The most nanoseconds that it has reported: honest reports never fall far below.
+    reported: u64,
+    /// Its job was doubted at the last look.
+    doubted: bool,
     /// Its API server did nothing with a turn: its word that it waits counts no more until its doorbell rings.
     pub(crate) silent: bool,
     /// It is one of the arbiter's `active`.
@@ -74,16 +115,23 @@ impl Member {
             looked: now,
             seen: 0,
             seen_calls: report.completed,
+            reported: 0,
+            doubted: false,
             silent: false,
             active: false,
         };
         member.seen = member.busy(now);
+        member.reported = member.seen;
         member.limits.allowance = member.seen.min(ALONE - 1);
         member
     }
 
-    /// Nanoseconds in which it had work on the device, ever, as its API server says.
+    /// Nanoseconds in which it had work on the device, ever, as its API server says; of a doubted job as much as was accounted.
     pub(crate) fn busy(&self, now: u64) -> u64 {
+        if self.doubted { self.seen } else { self.reported_at(now) }
+    }
+
+    fn reported_at(&self, now: u64) -> u64 {
         let since = if self.in_flight() { now.saturating_sub(self.report.busy_since) } else { 0 };
         self.report.used.saturating_add(since)
     }
@@ -101,13 +149,19 @@ impl Member {
     }
 
     /// Takes in a report. The results are nanoseconds and calls that are new; never more than the time that passed.
-    pub(crate) fn hear(&mut self, report: Report, now: u64) -> (u64, u64) {
+    pub(crate) fn hear(&mut self, report: Report, now: u64, doubt: &mut Doubt) -> (u64, u64) {
         self.report = report;
         if report.drains_at != UNKNOWN_END {
             self.report.drains_at = report.drains_at.min(now.saturating_add(MAX_DRAIN_NS));
         }
         let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now));
-        let busy = self.busy(now).saturating_sub(self.seen).min(passed);
+        let reported = self.reported_at(now);
+        if reported.saturating_add(SKEW_NS) < self.reported {
+            doubt.contradicts(now);
+        }
+        self.reported = self.reported.max(reported);
+        self.doubted = doubt.is_doubted(now);
+        let busy = reported.saturating_sub(self.seen).min(passed);
         let calls = report.completed.saturating_sub(self.seen_calls).min(passed / MIN_CALL_NS);
         self.seen = self.seen.saturating_add(busy);
         self.seen_calls = report.completed;
@@ -134,8 +188,9 @@ pub(crate) struct Turn {
 }
 
 /// A job pays for at least three quarters of the time for which it kept the device from others, whatever its API server
-/// says to have used: one that says nothing has 4/7 of the device beside another (2/3 with a half). Programs that wait
-/// after kernels of 20 us use about three quarters of their turns on an H100.
+/// says to have used: one that says less has 4/7 of the device beside another (2/3 with a half). Programs that wait
+/// after kernels of 20 us use about three quarters of their turns on an H100. One whose reports
+/// contradict each other pays for all of it.
 const LEAST_PAID: (u64, u64) = (3, 4);
 
 impl Turn {
@@ -144,8 +199,9 @@ impl Turn {
     }
 
     /// Nanoseconds that are to be charged and were not yet.
-    pub(crate) fn due(&mut self) -> u64 {
-        let all = self.used.max(self.held / LEAST_PAID.1 * LEAST_PAID.0);
+    pub(crate) fn due(&mut self, doubted: bool) -> u64 {
+        let least = if doubted { self.held } else { self.held / LEAST_PAID.1 * LEAST_PAID.0 };
+        let all = self.used.max(least);
         let due = all.saturating_sub(self.charged);
         self.charged += due;
         due

@@ -6,6 +6,22 @@
 
 use crate::discipline::{Charge, Decision, Discipline, JobIndex, Precedence, Share};
 
+/// Slices in turn; what a job overran is taken off its next slice.
+///
+/// ```
+/// use aviary_schedule::{Charge, Decision, Discipline, RoundRobin, Share};
+///
+/// let mut scheduler = RoundRobin::equal(1_000);
+/// let (a, b) = (0, 1);
+/// for job in [a, b] {
+///     scheduler.set_share(job, Share::default());
+///     scheduler.enqueue(job, 0);
+/// }
+/// let Decision::Grant(first, _) = scheduler.pick(&[a, b], 0) else { unreachable!() };
+/// scheduler.charge(first, Charge { used: 1_000, ..Charge::default() }, 1_000);
+/// let Decision::Grant(second, _) = scheduler.pick(&[a, b], 1_000) else { unreachable!() };
+/// assert_ne!(first, second);
+/// ```
 #[derive(Debug)]
 pub struct RoundRobin {
     slice: u64,

@@ -39,6 +39,8 @@ pub(crate) enum Lie {
     No,
     /// Its API server reports that nothing was used, and that nothing is in flight.
     Nothing,
+    /// The same, but every other look sees the truth: another thread of its API server writes over what the first one reports.
+    Flickers,
     /// It waits for the device all the time and never uses it.
     Waits,
     /// It will use the device in a moment, as it says all the time.
@@ -98,8 +100,11 @@ impl Slots for Slotted<'_> {
         let session = &self.sessions[member];
         let report = session.holder.report(self.now);
         let (waiting, wanted) = (session.waiting, session.wanted);
+        let truth = Report { waiting, wanted, position: report.position.max(session.position), ..report };
         match session.program.lies {
-            Lie::No => Report { waiting, wanted, position: report.position.max(session.position), ..report },
+            Lie::No => truth,
+            Lie::Flickers if (self.now / US).is_multiple_of(2) => truth,
+            Lie::Flickers => Report { used: 0, busy_since: 0, ..truth },
             Lie::Nothing => Report { waiting, wanted, ..Report::default() },
             Lie::Waits => Report { waiting: true, wanted: true, ..Report::default() },
             Lie::Wants => Report { wanted: true, ..Report::default() },

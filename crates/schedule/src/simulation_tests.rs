@@ -181,6 +181,37 @@ fn an_api_server_that_lies_gains_a_bounded_time() {
 }
 
 #[test]
+fn reports_that_contradict_each_other_gain_nothing_under_any_discipline() {
+    for kind in [EXCLUSIVE, PREEMPTIVE] {
+        let quantum = settings(kind).quantum;
+        let disciplines: [fn(u64) -> Box<dyn Discipline>; 8] = [
+            |quantum| Box::new(Fair::new(quantum)),
+            |quantum| Box::new(Fair::in_rounds(quantum)),
+            |quantum| Box::new(Wfq::polling(quantum)),
+            |quantum| Box::new(Wfq::adaptive(quantum)),
+            |quantum| Box::new(RoundRobin::equal(quantum)),
+            |quantum| Box::new(RoundRobin::weighted(quantum)),
+            |quantum| Box::new(RoundRobin::by_priority(quantum)),
+            |quantum| Box::new(Credit::new(quantum, false)),
+        ];
+        for (number, discipline) in disciplines.iter().enumerate() {
+            for (kernel, batch) in [(500 * US, 20), (1605 * US, 1), (207 * US, 50)] {
+                let had = |lies| {
+                    let first = Program { lies, ..program("first", 1, kernel, batch) };
+                    let programs = vec![first, program("b", 1, kernel, batch)];
+                    let mut simulation = Simulation::new(settings(kind), discipline(quantum), programs);
+                    simulation.run(20 * S);
+                    shares(&simulation)
+                };
+                let (honest, beside) = (had(Lie::No), had(Lie::Flickers));
+                let told = format!("{kind:?} {number} {kernel} {batch}: {honest:?} {beside:?}");
+                assert!(beside[1] > 0.95 * honest[1], "{told}");
+            }
+        }
+    }
+}
+
+#[test]
 fn sessions_of_a_job_may_wait_for_each_other() {
     for kind in [EXCLUSIVE, PREEMPTIVE] {
         for beside_another in [false, true] {

@@ -1,6 +1,19 @@
 //! The device time of jobs whose work overlaps.
 
 /// A device's way with the work of several jobs.
+///
+/// ```
+/// use aviary_schedule::{DeviceKind, split};
+///
+/// // Two jobs had work on the device for the same 10 ns.
+/// let mut preemptive = [10, 10];
+/// split(DeviceKind::Preemptive, 10, &mut preemptive);
+/// assert_eq!(preemptive, [5, 5]);
+/// // Without preemption the first one's work was done first.
+/// let mut exclusive = [10, 10];
+/// split(DeviceKind::Exclusive, 10, &mut exclusive);
+/// assert_eq!(exclusive, [10, 0]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {

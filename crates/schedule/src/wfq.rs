@@ -18,6 +18,16 @@ const DELAY_STEP_NS: u64 = MILLISECOND_NS;
 /// A delay never exceeds what a window can make good.
 const MAX_DELAY_NS: u64 = WINDOW_NS / 4;
 
+/// Weighted fair queueing that postpones jobs above their share. For comparison only.
+///
+/// ```
+/// use aviary_schedule::{Decision, Discipline, Share, Wfq};
+///
+/// let mut scheduler = Wfq::polling(1_000);
+/// scheduler.set_share(0, Share::default());
+/// scheduler.enqueue(0, 0);
+/// assert!(matches!(scheduler.pick(&[0], 0), Decision::Grant(0, _)));
+/// ```
 #[derive(Debug)]
 pub struct Wfq {
     slice: u64,

@@ -145,7 +145,7 @@ fn callbacks() {
 fn late_and_mapped() {
     let mut target = vec![0u8; 10_000];
     // SAFETY: `target` has 10,000 bytes and lives until it was delivered.
-    let mut reply = call(START, |c| unsafe { c.buffer_until(target.as_mut_ptr(), 10_000, false, true) }).unwrap();
+    let mut reply = call(START, |c| unsafe { c.buffer_until(target.as_mut_ptr(), 10_000, false, true, true) }).unwrap();
     reply.until();
     assert_eq!(target[0], 0);
     call(COMPLETE, |c| c.word(9)).unwrap();

@@ -1,8 +1,6 @@
 //! The description of an API in its generated module.
 
-use std::ffi::{c_char, c_int, c_void};
-
-use crate::call::Call;
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 pub use aviary_gate::Kind as ResourceKind;
 pub use aviary_wire::Metadata;
@@ -70,6 +68,20 @@ impl HandleTypeInfo {
 /// Answers the name of an object: NUL-terminated, and valid until the thread's next call; NULL: it has none.
 pub type ObjectName = unsafe extern "C" fn(u64) -> *const c_char;
 
+/// The name of an object as the specification says it.
+///
+/// # Safety
+/// `identity` may be called with this native value.
+pub(crate) unsafe fn name_of(identity: ObjectName, native: u64) -> Option<String> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { identity(native) };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so it ends with a NUL and is still there, as `ObjectName` says.
+    Some(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+}
+
 /// Utility functions that save and restore what no call brings back. They are given the object's native value.
 #[derive(Debug, Clone, Copy)]
 pub struct ExplicitState {
@@ -109,12 +121,14 @@ pub struct SessionState {
     pub read: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
 }
 
-/// Decodes one request, calls the vendor's function, encodes the reply.
-///
-/// # Safety
-/// The handler calls the vendor library with what it decoded; the caller
-/// guarantees that the call was set up for this very function.
-pub type Handler = unsafe fn(&mut Call) -> Result<(), Reject>;
+/// A generated handler: it decodes one request, calls the vendor's function, encodes the reply. Made and called by
+/// `dispatch`: what it takes is above this description.
+#[derive(Clone, Copy)]
+pub struct Handler(pub(crate) unsafe fn(*mut c_void) -> Result<(), Reject>);
+
+/// Answers whether the vendor library is done with what `token` stands for; non-zero once, then never asked again. Negative:
+/// it has failed, and nothing of an output counts (what is mapped has content all the same).
+pub type Poll = unsafe extern "C" fn(token: u64) -> c_int;
 
 /// Why a call never reached the vendor's function, or what it answers instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,8 +137,10 @@ pub enum Reject {
     Malformed(&'static str),
     /// A handle of this type that does not exist in this session.
     InvalidHandle(u32),
-    /// The vendor library has no such function.
+    /// Not in this way.
     Unsupported,
+    /// The vendor library has no such function.
+    Absent,
     /// A quota or policy said no.
     Refused,
     /// The call would end an object that a call of another thread still uses.

@@ -1,32 +1,39 @@
 //! One connection inside a module: how it begins, with a greeting or with the state that another process leaves.
 
+mod control_loop;
+mod environment;
+pub mod exchange;
+pub mod exports;
+pub mod ffi;
+pub mod mapped_fragments;
+pub mod module;
+pub mod refusal;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use aviary_control::Assignment;
 use aviary_control::stats::StatsPage;
-use aviary_gate::GrantPage;
+use aviary_gate::{Gate, GrantPage};
 use aviary_transport::{Arena, ControlSocket, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
-use crate::clock;
-use crate::config::{MAX_ARENA, MAX_LANES};
-use crate::control_loop::Connected;
-use crate::devices::Devices;
-use crate::environment;
-use crate::ffi;
-use crate::memory::SessionMemory;
-use crate::module::load_vendor;
+use crate::connection::control_loop::Connected;
+use crate::connection::refusal::AttachRefusal;
+use crate::lane::clock;
+use crate::lane::devices::Devices;
 use crate::moving::link::Link;
 use crate::moving::snapshot;
-use crate::object_log::ObjectLog;
-use crate::policy::Policy;
-use crate::printed::Printed;
-use crate::refusal::AttachRefusal;
-use crate::session::{Journal, Parts, Session, gate};
+use crate::session::config::{MAX_ARENA, MAX_LANES};
+use crate::session::policy::Policy;
+use crate::session::printed::Printed;
+use crate::session::vendor;
+use crate::session::{Accounts, Journal, Parts, Peer, Session, gate};
+use crate::state::object_log::ObjectLog;
+use crate::tables::memory::SessionMemory;
 
 /// Configuration of a connection.
 pub struct Connection {
@@ -106,12 +113,12 @@ fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
             Ok(admitted) => admitted,
             Err(refusal) => return refusal.whole(),
         };
-    if let Some(Err(error)) = state.handed.as_ref().map(|handed| session.handed.receive(handed.as_fd())) {
+    if let Some(Err(error)) = state.handed.as_ref().map(|handed| session.tables.handed.receive(handed.as_fd())) {
         return format!("what was handed over with the session: {error}");
     }
     if parked && !rehearsal {
         // The old process has ended before its memory could be compared: nothing of that may stay on a device.
-        session.handed.close();
+        session.tables.handed.close();
     }
     let mut connected = Connected::new(link, session, arena, threads, state.heap);
     if parked {
@@ -155,6 +162,21 @@ pub fn send_welcome(socket: impl AsFd, status: u64, flags: u64, session: u64, te
     let _ = send_greeting(socket, &welcome.to_bytes(), &[]);
 }
 
+/// The session's accounts and statistics, in the pages that came with it.
+fn accounts_of(
+    api: &'static ApiDescriptor,
+    config: &Assignment,
+    connection: &mut Connection,
+) -> Result<(Gate, StatsPage), AttachRefusal> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| AttachRefusal::failed(what, error);
+    let page = connection.tenant_page.take();
+    let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
+    let gate = gate(api, config, page.as_ref().map(AsFd::as_fd), Some(stats.as_fd()));
+    let gate = gate.map_err(|e| failed("the tenant's accounts", &e))?;
+    let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
+    Ok((gate, stats))
+}
+
 fn admit(
     api: &'static ApiDescriptor,
     connection: &mut Connection,
@@ -173,13 +195,16 @@ fn admit(
     {
         return Err(AttachRefusal::new(welcome_status::FAILED, "the arena's address is taken in the new process"));
     }
+    if let Arrival::Moves(_) = arrival {
+        // The state names memory by address, where no call will name it first: page-locked memory, for instance. Rights cost no
+        // memory, and no core is dumped of this process.
+        let all = arena.reserve().open(0, arena.size());
+        all.map_err(|error| failed("opening the arena", &error))?;
+    }
     environment::adopt(api, &hello, config.private);
-    let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
+    let vendor = vendor::load(api, config.vendors.get(api.name).map(String::as_str))
         .map_err(|text| AttachRefusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
-    let page = connection.tenant_page.take();
-    let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
-    let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
-    let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
+    let (gate, stats) = accounts_of(api, &config, connection)?;
     let devices = match connection.grants.take() {
         Some((page, bell)) => {
             let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
@@ -187,25 +212,23 @@ fn admit(
         }
         None => Devices::new(None, None, config.slice_ns),
     };
-    let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
-    // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
+    // SAFETY: the mapping has these bytes, and `open` checked the seals; `Connected::conclude` keeps the arena mapped for good
     // if anything may still use it.
-    let memory = unsafe { SessionMemory::new(base, arena.size() as u64, !arena.mirrored()) }.of(&arena);
+    let memory = unsafe { SessionMemory::new(arena.base(), arena.size() as u64, !arena.mirrored()) }.of(&arena);
     let flags = if arena.same_address() { welcome_flag::SAME_ADDRESS } else { 0 };
     if let Arrival::Attaches = arrival {
         send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     }
-    let socket = Some(ControlSocket::new(socket));
-    let policy = Policy::new(api, &config);
-    let (journal, printed) = (connection.journal, connection.printed.take());
+    let journal = connection.journal;
+    let peer = Peer::new(journal, Some(ControlSocket::new(socket)), connection.printed.take());
+    let accounts = Accounts::new(api, gate, Policy::new(api, &config), stats, journal);
     let log = if config.movable { ObjectLog::on() } else { ObjectLog::off() };
     // Lanes that are streams cannot stop.
     let move_every = config.move_every.filter(|_| !arena.streamed());
     let orders = connection.orders.take();
-    let parts =
-        Parts { api, vendor, memory, stats, gate, policy, devices, printed, log, journal, socket, move_every, orders };
+    let parts = Parts { api, vendor, accounts, peer, memory, devices, log, move_every, orders };
     let session = Session::new(parts);
-    session.set_heard(matches!(arrival, Arrival::Attaches));
+    session.peer.set_heard(matches!(arrival, Arrival::Attaches));
     clock::start();
     ffi::announce(&session);
     let threads = config.threads.unwrap_or(MAX_LANES).min(MAX_LANES);
@@ -217,7 +240,7 @@ pub(crate) fn load_for(api: &'static ApiDescriptor, hello: &[u8], private: bool,
     let hello = hello.get(PREFIX..).and_then(|body| Hello::from_body(body).ok());
     let Some(hello) = hello.filter(|hello| check_identity(api, hello).is_ok()) else { return false };
     environment::adopt(api, &hello, private);
-    load_vendor(api, vendor).is_ok()
+    vendor::load(api, vendor).is_ok()
 }
 
 fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), AttachRefusal> {

@@ -4,130 +4,42 @@
 //! call does it; creating and ending objects takes the lock.
 
 mod ending;
-mod image;
+mod entry;
+mod guest_ids;
+pub mod image;
+pub mod in_use;
+#[cfg(test)]
+pub mod interleave;
 mod metadata;
+mod quota;
 mod rebuilding;
+mod referrers;
 mod referring;
+mod temporary;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use aviary_gate::Charges;
-
 use aviary_wire::{Ends, HandleId, MAX_PREDEFINED};
 
 use crate::api::{HandleTypeInfo, Role};
-use crate::guest_ids::GuestSlots;
-use crate::handle_quota::HandleQuota;
-use crate::in_use::{InUse, point};
-use crate::referrers::Referrers;
-pub use image::LiveObject;
-use metadata::Metadata;
-use rebuilding::Rebuilding;
-pub use rebuilding::{Difference, ForeignImage};
-pub use referring::Exclusive;
+use crate::handles::guest_ids::GuestSlots;
+use crate::handles::in_use::{InUse, point};
+use crate::handles::quota::HandleQuota;
+use crate::handles::referrers::Referrers;
+use entry::{HandleEntry, HandleSlot, Metadata, id_of, index_of, slot_state};
+use temporary::Rebuilding;
+
+pub use entry::{Busy, Ended, Exclusive, Full, Published, Unusable, type_of};
+pub use temporary::{Difference, ForeignImage};
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
 
 const FIRST_SEGMENT: usize = 1024;
 const SEGMENTS: usize = 12;
-
-/// One object as readers see it. `key` is its id, 0 while the slot is free.
-///
-/// Invariant: `native` changes only while `key` is 0, and a key never comes
-/// back (generations), so a reader that sees the same key before and after
-/// reading `native` has the native value of that key.
-#[derive(Default)]
-pub(crate) struct HandleSlot {
-    key: AtomicU64,
-    native: AtomicU64,
-    /// Facts that calls have to know before they use the object: [`slot_state`].
-    state: AtomicU32,
-}
-
-/// The bits of [`HandleSlot::state`].
-mod slot_state {
-    /// Number of calls under way that end the object, or one that it ends with: no other call may begin to use it.
-    /// Changes under the table's lock.
-    pub const ENDING: u32 = LACKING - 1;
-    /// Something that was set on the object has ended or is about to (see `referrers`). Changes under the table's lock.
-    pub const LACKING: u32 = 1 << 30;
-    /// A call has the object for itself: others wait. Set and cleared by the lane of that call.
-    pub const EXCLUSIVE: u32 = 1 << 31;
-}
-
-/// Why a call cannot use an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unusable {
-    /// There is no such object, or it is about to end.
-    Invalid,
-    /// Another call has it for itself.
-    Exclusive,
-}
-
-impl HandleSlot {
-    fn fill(&self, native: u64, id: u64) {
-        // Release: who sees this value also sees the key's zero before it.
-        self.native.store(native, Ordering::Release);
-        self.state.store(0, Ordering::Relaxed);
-        self.key.store(id, Ordering::Release);
-    }
-}
-
-/// The part of a call that gives a reference of an object back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// It gives the last reference back: the object ends, and until then no other call begins to use it.
-    Last,
-    /// Others remain.
-    OneOfMany,
-}
-
-/// calls of other threads still use the object
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("calls of other threads still use the object")]
-pub struct Busy;
-
-/// One object as writers see it, under the lock.
-struct HandleEntry {
-    generation: u32,
-    references: u64,
-    /// Known from a query, not from a call that created it: the guest owns no reference of it.
-    borrowed: bool,
-    /// References that callbacks hold, which will hand the object back: the guest may have released it meanwhile.
-    pins: u64,
-    /// Calls under way that give references back, [`Ending::Last`] among them.
-    releasing: u32,
-    /// A call is under way that ends it. What ends along with it, and cannot be used either until that has happened.
-    ending: Option<Vec<u64>>,
-    /// A call has created it: it is one of the session's `handles`.
-    counted: bool,
-    holding: Charges,
-    metadata: Option<Metadata>,
-}
-
-impl HandleEntry {
-    /// True: a reference that is given back now is the last one, once the calls under way have given theirs back.
-    fn is_last(&self) -> bool {
-        self.references <= u64::from(self.releasing.max(1)) && !self.borrowed
-    }
-
-    fn of(generation: u32) -> HandleEntry {
-        HandleEntry {
-            generation,
-            references: 0,
-            borrowed: false,
-            pins: 0,
-            releasing: 0,
-            ending: None,
-            counted: false,
-            holding: Charges::default(),
-            metadata: None,
-        }
-    }
-}
 
 #[derive(Default)]
 struct HandleTableState {
@@ -202,48 +114,6 @@ pub struct HandleTable {
     pub quota: HandleQuota,
     /// True as long as the state has a `rebuilding`: for those that look without the lock.
     rebuilds: AtomicBool,
-}
-
-/// The id of a native value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published {
-    pub id: u64,
-    /// The guest did not know it before.
-    pub new: bool,
-}
-
-impl Published {
-    fn known(id: u64) -> Published {
-        Published { id, new: false }
-    }
-}
-
-/// Remains of an ended object.
-pub struct Ended {
-    pub id: u64,
-    pub holding: Charges,
-    /// True: one of the session's `handles`.
-    pub counted: bool,
-    /// The objects that ended with it.
-    pub along: Vec<Ended>,
-}
-
-/// the session has too many objects
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the session has too many objects")]
-pub struct Full;
-
-fn id_of(ty: u32, generation: u32, index: u32) -> u64 {
-    // The generator numbers handle types from 0 and refuses more than 256 of them.
-    HandleId { ty: ty as u8, generation, index }.to_word()
-}
-
-pub fn type_of(id: u64) -> u32 {
-    (id >> 56) as u32
-}
-
-fn index_of(id: u64) -> Option<u32> {
-    HandleId::from_word(id).map(|id| id.index)
 }
 
 /// Segment number and position in it: segment k holds `FIRST_SEGMENT << k` slots.
@@ -571,5 +441,4 @@ impl HandleTable {
 #[cfg(test)]
 mod model_tests;
 #[cfg(test)]
-#[path = "handles_tests.rs"]
 mod tests;

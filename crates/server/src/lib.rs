@@ -5,78 +5,40 @@
 //! ([`process`]) loads modules and hands them connections. Inside a module a
 //! connection is a [`session::Session`]; each guest thread has a lane and each
 //! lane a shadow thread that decodes, admits, executes and answers its calls.
+//!
+//! `handles`, `tables` and `callbacks` are what a `session` is made of; `call`
+//! is the vocabulary of generated handlers; `lane` executes calls; `state` and
+//! `moving` write sessions down and rebuild them; `connection` serves a guest;
+//! `process` is the API server around modules.
+//! No two files use each other, directly or by others (`./x house`).
 
-mod alignment;
-#[cfg(test)]
-mod allocations;
 mod api;
 mod call;
-mod callback_lane;
-mod chains;
-mod clock;
-mod closures;
-mod config;
-mod confine;
-mod connection;
-mod control_loop;
-mod counters;
-mod cpu_demand;
-mod deferred_ends;
-mod deferred_outputs;
-mod devices;
-mod environment;
-mod exchange;
-pub mod exports;
-pub mod ffi;
-mod freed;
-mod guest_ids;
-mod handle_quota;
+mod callbacks;
+pub mod connection;
 mod handles;
-mod in_use;
-#[cfg(test)]
-mod interleave;
 mod lane;
-mod library_memory;
-mod mapped_fragments;
-mod mappings;
-mod memory;
-pub mod module;
 mod moving;
-mod object_log;
-mod outgoing;
-mod pause;
-mod policy;
-mod posted;
-mod printed;
 pub mod process;
-mod recording;
-mod referrers;
-mod refusal;
-mod reply;
-mod residency;
-mod residents;
-mod scratch;
 mod session;
 pub mod state;
-mod states;
 mod tables;
-mod tickets;
-mod vendor;
 
 pub use api::{
-    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject,
-    RemadeType, ResourceKind, Role, SessionState,
+    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Poll,
+    Reject, RemadeType, ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;
 pub use aviary_transport::bounds;
 pub use call::{Buffer, Call};
-pub use closures::ClosureLifetime;
-pub use confine::filter_system_calls;
-pub use deferred_outputs::Poll;
-pub use devices::{Drain, DrainRequest};
-pub use ffi::guarded;
-pub use outgoing::{Answer, Outgoing};
-pub use residency::ResidencyDevices;
-pub use tables::VendorTable;
-pub use vendor::{place as vendor_place, try_loading, variable as vendor_variable};
+pub use callbacks::closures::ClosureLifetime;
+pub use callbacks::outgoing::{Answer, Outgoing};
+pub use connection::ffi::guarded;
+pub use connection::{exports, ffi, module};
+pub use lane::devices::{Drain, DrainRequest};
+pub use lane::dispatch::{HandlerFunction, handler};
+pub use process::confine::filter_system_calls;
+pub use session::residency::ResidencyDevices;
+pub use session::vendor::{place as vendor_place, try_loading, variable as vendor_variable};
+pub use tables::vendor_table::VendorTable;

@@ -1,84 +1,41 @@
 //! The API server process: receives a guest's connections from the node and serves them with modules.
 
+mod assigned;
 mod attach;
 mod attaching;
+pub mod confine;
 mod exchange;
+mod module_functions;
+mod modules;
 mod node;
 mod orders;
 pub mod sandboxing;
+mod shared;
 mod zygote;
 
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use aviary_control::{Assignment, MoveReport, Received, ServerUser, SessionDescriptors, StateDescriptors, ToServer};
-use aviary_sandbox::{Walls, namespaces::Namespace, system_calls::Allowed};
+use aviary_control::{MoveReport, Received, SessionDescriptors, ToServer};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
-use crate::confine::{self, adopt_log, allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::connection::send_welcome;
+use crate::process::confine::{adopt_log, allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::session::Journal;
+use assigned::{Assigned, adopted};
 use attaching::Attaching;
 use exchange::Exchange;
 use node::Node;
 use orders::Orders;
 use sandboxing::Sandbox;
+use shared::ProcessState;
 use zygote::Copied;
 
-/// State that the connections' threads and the main thread share.
-struct ProcessState {
-    node: Node,
-    /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
-    journal: RawFd,
-    /// `None`: this process is confined by its user and the short list of refused system calls only.
-    sandbox: Option<Sandbox>,
-    active: AtomicUsize,
-    served: AtomicBool,
-    /// The outcome of the confinement for the tenant, once there was a reason for it.
-    confined: OnceLock<Result<(), String>>,
-    /// The output descriptors of the first guest, or its pipes: once per process.
-    output: OnceLock<Option<[OwnedFd; 2]>>,
-    attaching: Attaching,
-    exchange: Exchange,
-    orders: Orders,
-    /// Tells the main thread that a connection ended.
-    ended: OwnedFd,
-}
-
-/// How the node wants its API servers confined.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SandboxOptions {
-    /// Which walls the node has found to be possible.
-    pub walls: Walls,
-    /// Directory with the tenants' homes, one for each user id.
-    pub homes: PathBuf,
-    /// Directory below `/dev/shm` with the tenants' shared memory; `None`: it is beside the homes.
-    pub shared_memory: Option<PathBuf>,
-    /// Files and directories of the host that API servers can read beside what they need in any case.
-    pub readable: Vec<PathBuf>,
-    /// Device nodes and files that stand for devices, beside those of known accelerators.
-    pub devices: Vec<PathBuf>,
-    /// System calls and requests of `ioctl`, beside the usual ones.
-    pub allowed: Allowed,
-    /// Namespaces of the node.
-    pub shared: Vec<Namespace>,
-    /// Refuse nothing, and tell what would be refused.
-    pub records: bool,
-}
-
-/// A connection that the node hands over.
-struct Assigned {
-    assignment: Assignment,
-    descriptors: SessionDescriptors<OwnedFd>,
-    /// Of a session that another process has served.
-    state: Option<StateDescriptors<OwnedFd>>,
-}
+pub use sandboxing::SandboxOptions;
 
 /// Serves until the last connection has ended, or until the node goes.
 /// The result is the process's exit status.
@@ -106,7 +63,7 @@ pub fn zygote(control_fd: RawFd, options: Option<SandboxOptions>) -> i32 {
     let sandbox = match options.map(|options| Sandbox::new(options, journal)).transpose() {
         Ok(sandbox) => sandbox,
         Err(error) => {
-            eprintln!("aviary api-server: sandboxes: {error}");
+            eprintln!("aviary api-server: cannot set up sandboxes: {error}");
             return 1;
         }
     };
@@ -144,6 +101,7 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
         sandbox,
         active,
         served,
+        bounded: Once::new(),
         confined,
         output,
         attaching,
@@ -151,7 +109,7 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
         orders,
         ended,
     });
-    exchange::open(&shared);
+    module_functions::open(&shared);
     let status = attend(&shared);
     flush_output();
     if let Some(sandbox) = &shared.sandbox {
@@ -204,7 +162,7 @@ fn attend(shared: &Arc<ProcessState>) -> i32 {
                 Received::Message(message, descriptors) => heed(shared, message, descriptors),
                 Received::Nothing => break,
                 Received::Closed => accepts = false,
-                Received::Garbage(why) => note(shared, 0, &format!("the node sent {why}")),
+                Received::Garbage(why) => shared.note(0, &format!("the node sent {why}")),
             }
         }
         // Work that goes on without the node is in no account, and a new node would give the device away again:
@@ -219,21 +177,29 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
     match message {
         ToServer::Assign(assignment) => match SessionDescriptors::of(descriptors) {
             Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors, state: None }),
-            None => note(shared, assignment.session, "the node sent a session without its descriptors"),
+            None => shared.note(assignment.session, "the node sent a session without its descriptors"),
         },
-        ToServer::Adopt { assignment, .. } => match orders::adopted(*assignment, descriptors) {
+        ToServer::Adopt(assignment) => match adopted(*assignment, descriptors) {
             Ok(assigned) => start(shared, assigned),
-            Err(session) => note(shared, session, "the node sent a session without its descriptors"),
+            Err(session) => shared.node.ended(session, "the old process has left no descriptors of the session"),
         },
         ToServer::Prepare(wanted) => {
             let report = match attach::prepare(shared, &wanted, descriptors.into_iter().next()) {
                 Ok(()) => MoveReport::Prepared,
                 Err(reason) => MoveReport::Unmovable { reason, lasting: true },
             };
-            shared.node.report_move(wanted.session, report, &[]);
+            shared.node.report_move(wanted.session, report);
         }
-        ToServer::Move { session, order } => shared.orders.pass_on(shared, session, order, &descriptors),
-        ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
+        ToServer::Move { session, order } => {
+            let exports = shared.exchange.offers_of(session) > 0;
+            shared.orders.pass_on(&shared.node, session, exports, order, &descriptors);
+        }
+        ToServer::Fetch(wanted) => {
+            if let (Some((offered, note)), Some(to)) = (shared.exchange.give(&wanted.name), descriptors.first()) {
+                // A process that does not wait any longer has gone; without an answer it sees the hang-up.
+                let _ = aviary_control::give(to.as_fd(), offered.as_fd(), note);
+            }
+        }
         ToServer::Fetched { request, note } => {
             shared.exchange.arrive(request, descriptors.into_iter().next(), note);
         }
@@ -265,7 +231,8 @@ fn take_leave(shared: &Arc<ProcessState>, accepts: bool) -> bool {
 fn await_event(shared: &ProcessState, accepts: bool) -> bool {
     let (overdue, again) = shared.attaching.overdue();
     if overdue > 0 && overdue == shared.active.load(Ordering::SeqCst) {
-        note(shared, 0, "the vendor library does not return, and its guest has gone: this API server ends");
+        shared
+            .note(0, "the vendor library does not return from a call of a guest that has ended: this API server ends");
         return false;
     }
     // Its hang-up is told in any case.
@@ -293,7 +260,7 @@ fn await_event(shared: &ProcessState, accepts: bool) -> bool {
         }
         Err(rustix::io::Errno::INTR) => true,
         Err(error) => {
-            note(shared, 0, &format!("waiting failed: {error}"));
+            shared.note(0, &format!("waiting failed: {error}"));
             false
         }
     }
@@ -310,7 +277,7 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let Assigned { assignment, descriptors, state } = &assigned;
     let session = assignment.session;
     if let Err(text) = shared.confine_for(assignment.user.as_ref(), &assignment.modules, &assignment.vendors) {
-        note(shared, session, &text);
+        shared.note(session, &text);
         if state.is_some() {
             shared.node.ended(session, &text);
             return shared.finished();
@@ -333,61 +300,9 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
         theirs.finished();
     };
     if let Err(error) = std::thread::Builder::new().name(format!("session-{session}")).spawn(life) {
-        note(shared, session, &format!("no thread for the connection: {error}"));
+        shared.note(session, &format!("no thread for the connection: {error}"));
         shared.node.ended(session, "no thread");
         shared.attaching.end(session);
         shared.finished();
-    }
-}
-
-fn confine_for(
-    sandbox: Option<&Sandbox>,
-    user: Option<&ServerUser>,
-    modules: &[PathBuf],
-    vendors: &BTreeMap<String, String>,
-) -> Result<(), String> {
-    let home = match (sandbox, user) {
-        (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
-        (None, Some(user)) => Some(user.home.clone()),
-        (Some(sandbox), None) => sandbox.home_of_node(),
-        (None, None) => None,
-    };
-    if let Some(user) = user {
-        // This user must be able to read all that is loaded later. A copy of the zygote has it already.
-        attach::preload(modules, vendors).for_each(drop);
-        confine::become_user(user).map_err(|error| error.to_string())?;
-    }
-    if let Some(home) = &home {
-        confine::live_in(home).map_err(|error| format!("{}: {error}", home.display()))?;
-    }
-    sandbox.map_or(Ok(()), |sandbox| sandbox.lock(home.as_deref()))
-}
-
-fn note(shared: &ProcessState, session: u64, text: &str) {
-    Journal { fd: shared.journal, session }.note(text);
-}
-
-impl ProcessState {
-    /// With the first session, or before it comes: from here on the process is its tenant's.
-    fn confine_for(
-        &self,
-        user: Option<&ServerUser>,
-        modules: &[PathBuf],
-        vendors: &BTreeMap<String, String>,
-    ) -> Result<(), String> {
-        let confined = self.confined.get_or_init(|| confine_for(self.sandbox.as_ref(), user, modules, vendors));
-        confined.clone().map_err(|error| format!("this API server cannot be confined: {error}"))
-    }
-
-    fn finished(&self) {
-        flush_output();
-        self.active.fetch_sub(1, Ordering::SeqCst);
-        self.wake();
-    }
-
-    /// The main thread looks what there is to do.
-    fn wake(&self) {
-        // A full counter means that it is about to wake anyway.
-        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
     }
 }

@@ -1,159 +1,51 @@
-//! Tables of functions of the vendor's library.
-//!
-//! The library is trusted as far as its own memory goes, and not to have all that the header has: an older one's table ends
-//! earlier, and what lies behind it is not looked at where a member says how large it is.
+//! Memory that both sides know, and what is handed over with a session's state. Tables know neither calls nor sessions.
 
-use aviary_transport::bounds::load;
+pub mod contents;
+pub mod deferred_outputs;
+pub mod freed;
+pub mod handed;
+pub mod library_memory;
+pub mod mappings;
+pub mod memory;
+pub mod residents;
+pub mod scratch;
+pub mod states;
+pub mod vendor_table;
+pub mod versions;
 
-use crate::call::Call;
+use contents::Contents;
+use deferred_outputs::DeferredOutputs;
+use freed::FreedMemory;
+use handed::Handed;
+use mappings::Mappings;
+use memory::SessionMemory;
+use residents::Residents;
+use states::States;
 
-/// One table, as a specification describes it.
-pub struct VendorTable {
-    /// The address of the vendor's table, 0 if there is none.
-    pub find: unsafe fn() -> usize,
-    /// Bytes that the header knows.
-    pub size: usize,
-    /// Place and width of the number that says how many bytes there are.
-    pub sized: Option<(usize, usize)>,
-    /// Places of functions.
-    pub slots: &'static [usize],
-    /// Places and widths of numbers.
-    pub values: &'static [(usize, usize)],
+/// The tables of one session.
+pub struct Tables {
+    pub memory: SessionMemory,
+    pub mappings: Mappings,
+    pub states: States,
+    pub freed: FreedMemory,
+    pub residents: Residents,
+    pub late: DeferredOutputs,
+    pub handed: Handed,
+    pub contents: Contents,
 }
 
-impl VendorTable {
-    /// The vendor's function at `offset`, 0 if its table has none there.
-    ///
-    /// # Safety
-    /// `find` answers a table as the specification describes it.
-    pub unsafe fn function(&self, offset: usize) -> usize {
-        // SAFETY: the caller's promise.
-        let (table, bytes) = unsafe { self.table() };
-        // SAFETY: as before; `load` stays within `bytes`.
-        unsafe { load(table, bytes, offset as i128, size_of::<usize>(), false) as usize }
-    }
-
-    /// The vendor's table, 0 if there is none.
-    ///
-    /// # Safety
-    /// As [`VendorTable::function`].
-    pub unsafe fn address(&self) -> usize {
-        // SAFETY: the caller's promise.
-        unsafe { self.table().0 }
-    }
-
-    /// The table and its bytes.
-    ///
-    /// # Safety
-    /// As [`VendorTable::function`].
-    unsafe fn table(&self) -> (usize, usize) {
-        // SAFETY: utility code of the specification, called as it is declared.
-        let table = unsafe { (self.find)() };
-        // SAFETY: the caller's promise.
-        (table, unsafe { self.bytes_at(table) })
-    }
-
-    /// # Safety
-    /// A table as the specification describes it is there, or the address is 0.
-    unsafe fn bytes_at(&self, table: usize) -> usize {
-        match self.sized {
-            None => self.size,
-            Some((at, width)) => {
-                // SAFETY: the caller's promise: a table has at least the member that says how large it is.
-                let told = unsafe { load(table, at + width, at as i128, width, false) };
-                (told as u64).min(self.size as u64) as usize
-            }
+impl Tables {
+    /// `memory`: what the session shares with its guest.
+    pub fn new(memory: SessionMemory) -> Tables {
+        Tables {
+            memory,
+            mappings: Mappings::default(),
+            states: States::default(),
+            freed: FreedMemory::default(),
+            residents: Residents::default(),
+            late: DeferredOutputs::default(),
+            handed: Handed::default(),
+            contents: Contents::default(),
         }
-    }
-
-    /// The function at `offset` of an object that is such a table, 0 if it has none there.
-    ///
-    /// # Safety
-    /// As [`Call::reply_shape`].
-    pub unsafe fn function_of(&self, object: usize, offset: usize) -> usize {
-        // SAFETY: the caller's promise; `load` stays within the bytes.
-        unsafe { load(object, self.bytes_at(object), offset as i128, size_of::<usize>(), false) as usize }
-    }
-}
-
-impl Call {
-    /// Says that a table was returned, and what the vendor's has: one bit for each function, then its numbers.
-    ///
-    /// # Safety
-    /// As [`VendorTable::function`].
-    pub unsafe fn reply_table(&mut self, returned: usize, table: &VendorTable) {
-        self.reply_word((returned != 0) as u64);
-        if returned == 0 {
-            return;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.tell_table(table.table(), table) };
-    }
-
-    /// Behind a handle that is a table: what the object has of it.
-    ///
-    /// # Safety
-    /// `object` is NULL, or an object of the library that begins with such a table.
-    pub unsafe fn reply_shape(&mut self, object: usize, table: &VendorTable) {
-        // SAFETY: the caller's promise.
-        unsafe { self.tell_table((object, table.bytes_at(object)), table) };
-    }
-
-    /// # Safety
-    /// So many bytes can be read there; or the address is 0.
-    unsafe fn tell_table(&mut self, (at, bytes): (usize, usize), table: &VendorTable) {
-        for slots in table.slots.chunks(u64::BITS as usize) {
-            let present = slots.iter().enumerate().map(|(n, slot)| {
-                // SAFETY: as before; `load` stays within `bytes`.
-                let function = unsafe { load(at, bytes, *slot as i128, size_of::<usize>(), false) };
-                ((function != 0) as u64) << n
-            });
-            let present = present.sum();
-            self.reply_word(present);
-        }
-        for &(offset, width) in table.values {
-            // SAFETY: as before.
-            let value = unsafe { load(at, bytes, offset as i128, width, false) };
-            self.reply_word(value as u64);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[repr(C)]
-    struct Operations {
-        bytes: u32,
-        version: u32,
-        functions: [usize; 3],
-    }
-
-    static SHORT: Operations = Operations { bytes: 24, version: 3, functions: [111, 0, 333] };
-
-    unsafe fn short() -> usize {
-        &raw const SHORT as usize
-    }
-
-    unsafe fn none() -> usize {
-        0
-    }
-
-    fn described(find: unsafe fn() -> usize, sized: Option<(usize, usize)>) -> VendorTable {
-        VendorTable { find, size: size_of::<Operations>(), sized, slots: &[8, 16, 24], values: &[(0, 4), (4, 4)] }
-    }
-
-    #[test]
-    fn a_table_ends_where_it_says() {
-        let functions = |table: &VendorTable| {
-            [8, 16, 24, usize::MAX].map(|at| {
-                // SAFETY: the static has the bytes that the description says.
-                unsafe { table.function(at) }
-            })
-        };
-        assert_eq!(functions(&described(short, None)), [111, 0, 333, 0]);
-        assert_eq!(functions(&described(short, Some((0, 4)))), [111, 0, 0, 0]);
-        assert_eq!(functions(&described(none, Some((0, 4)))), [0; 4]);
     }
 }

@@ -1,11 +1,9 @@
 //! The command line.
 
-use crate::{
-    csv::{Format, Subject},
-    dmon::{self, Stamps},
-    log::{SECTIONS, Section},
-    pmon, topology,
-};
+use crate::log::{SECTIONS, Section};
+use crate::views::csv::{Format, Subject};
+use crate::views::dmon::{self, Stamps};
+use crate::views::{pmon, topology};
 use std::time::Duration;
 
 /// The kind of output, or a change.

@@ -1,10 +1,8 @@
 //! Options that change a device.
 
-use crate::{
-    device::Device,
-    library::{Code, Number},
-    text::missing,
-};
+use crate::device::Device;
+use crate::library::{Code, Number};
+use crate::views::text::missing;
 
 /// The function behind an option, its arguments after the device, and what it changes, for people.
 type Change = (&'static str, Vec<Number>, &'static str);

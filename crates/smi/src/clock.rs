@@ -13,6 +13,12 @@ pub fn now() -> (u64, u32) {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or((0, 0), |since| (since.as_secs(), since.subsec_nanos()))
 }
 
+/// As `2026/11/25 17:37:48.003`.
+pub fn timestamp() -> String {
+    let (seconds, nanoseconds) = now();
+    format!("{}.{:03}", format(seconds, "%Y/%m/%d %H:%M:%S"), nanoseconds / 1_000_000)
+}
+
 /// As `Tue Nov 25 17:20:04 2025`.
 pub fn date(seconds: u64) -> String {
     format(seconds, "%a %b %e %H:%M:%S %Y")

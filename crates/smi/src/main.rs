@@ -4,21 +4,14 @@
 mod arguments;
 mod change;
 mod clock;
-mod csv;
 mod device;
-mod dmon;
 mod fields;
-mod help;
 mod library;
 mod log;
-mod pmon;
-mod table;
 #[cfg(test)]
 mod tests;
-mod text;
-mod topology;
-mod tree;
 mod types;
+mod views;
 
 use arguments::{Arguments, Command};
 use device::Device;
@@ -42,9 +35,9 @@ fn main() -> ExitCode {
         Err(refusal) => return finish(&mut io::stdout(), &refusal.text, refusal.status),
     };
     let help = match &arguments.command {
-        Command::Help => Some(help::general()),
-        Command::HelpOf(command) => Some(help::of(command).to_owned()),
-        Command::HelpFields(subject) => Some(help::fields(*subject)),
+        Command::Help => Some(views::help::general()),
+        Command::HelpOf(command) => Some(views::help::of(command).to_owned()),
+        Command::HelpFields(subject) => Some(views::help::fields(*subject)),
         _ => None,
     };
     if let Some(text) = help {
@@ -91,17 +84,17 @@ fn not_started(code: Code) -> String {
 /// The text that is left to write, and the exit status.
 fn run(library: &Library, arguments: &Arguments, output: &mut dyn Write) -> (String, u8) {
     if arguments.command == Command::Version {
-        return (table::versions(library), 0);
+        return (views::table::versions(library), 0);
     }
     let (devices, all) = match chosen(library, &arguments.devices) {
         Ok(found) => found,
-        Err(code) => return (table::failure(code), NO_DEVICE),
+        Err(code) => return (views::table::failure(code), NO_DEVICE),
     };
     if devices.is_empty() {
         return ("No devices were found\n".to_owned(), NO_DEVICE);
     }
     if let Command::Query { subject, names, .. } = &arguments.command
-        && let Err(name) = csv::columns(*subject, names)
+        && let Err(name) = views::csv::columns(*subject, names)
     {
         return (format!("Field \"{name}\" is not a valid field to query.\n\n"), 2);
     }
@@ -137,29 +130,29 @@ fn chosen<'a>(library: &'a Library, names: &[String]) -> Answer<(Vec<Device<'a>>
 /// The text of one round.
 fn once(library: &Library, arguments: &Arguments, devices: &[Device], all: usize, round: u64) -> String {
     match &arguments.command {
-        Command::List => table::list(devices),
+        Command::List => views::table::list(devices),
         Command::Log { sections, xml: true } => log::xml(library, devices, all, sections),
         Command::Log { sections, xml: false } => log::text(library, devices, all, sections),
         Command::Query { subject, names, format } => {
-            let columns = csv::columns(*subject, names).unwrap_or_default();
-            let header = if round == 0 { csv::header(&columns, *format) } else { String::new() };
-            header + &csv::lines(*subject, &columns, devices, *format)
+            let columns = views::csv::columns(*subject, names).unwrap_or_default();
+            let header = if round == 0 { views::csv::header(&columns, *format) } else { String::new() };
+            header + &views::csv::lines(*subject, &columns, devices, *format)
         }
         Command::Monitor { letters, stamps, processes } => {
             let titled = round.is_multiple_of(ROUNDS_PER_TITLES);
             let lines: String = match processes {
-                true => devices.iter().map(|device| pmon::lines(device, letters, *stamps)).collect(),
-                false => devices.iter().map(|device| dmon::line(device, letters, *stamps)).collect(),
+                true => devices.iter().map(|device| views::pmon::lines(device, letters, *stamps)).collect(),
+                false => devices.iter().map(|device| views::dmon::line(device, letters, *stamps)).collect(),
             };
             let titles = match (titled, processes) {
                 (false, _) => String::new(),
-                (true, true) => pmon::titles(letters, *stamps),
-                (true, false) => dmon::titles(letters, *stamps),
+                (true, true) => views::pmon::titles(letters, *stamps),
+                (true, false) => views::dmon::titles(letters, *stamps),
             };
             titles + &lines
         }
-        Command::Matrix { links } => topology::matrix(devices, *links),
-        Command::Peers { capability } => topology::peers(devices, *capability),
-        _ => table::summary(library, devices),
+        Command::Matrix { links } => views::topology::matrix(devices, *links),
+        Command::Peers { capability } => views::topology::peers(devices, *capability),
+        _ => views::table::summary(library, devices),
     }
 }

@@ -1,15 +1,13 @@
 //! Golden outputs over a library of fixed answers: one device that has everything that the summary shows, and one that has
 //! nothing but a name.
 
-use crate::{
-    csv::{self, Format, Subject},
-    device::Device,
-    dmon::{self, Stamps},
-    library::{Answer, Library},
-    log::{self, Section},
-    pmon, table, topology,
-    types::{MemoryV2, PciInfo, Process, Utilization},
-};
+use crate::device::Device;
+use crate::library::{Answer, Library};
+use crate::log::{self, Section};
+use crate::types::{MemoryV2, PciInfo, Process, Utilization};
+use crate::views::csv::{self, Format, Subject};
+use crate::views::dmon::{self, Stamps};
+use crate::views::{pmon, table, topology};
 use std::ffi::{CStr, c_char, c_void};
 
 /// Results of NVML.

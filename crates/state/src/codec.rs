@@ -3,26 +3,20 @@
 
 use std::io;
 
-/// Why a snapshot cannot be read.
-#[derive(Debug, thiserror::Error)]
+/// A snapshot cannot be read.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum FormatError {
-    /// the snapshot ends in the middle
-    #[error("the snapshot ends in the middle")]
+    /// the snapshot is incomplete
     Short,
-    /// the snapshot has no snapshot's first bytes, or those of another version
-    #[error("the snapshot has no snapshot's first bytes, or those of another version")]
+    /// the file is not a snapshot, or is one of another version
     Magic,
-    /// {what} of the snapshot has the impossible value {value}
-    #[error("{what} of the snapshot has the impossible value {value}")]
+    /// the snapshot is damaged: {what} has the impossible value {value}
     Value { what: &'static str, value: u64 },
-    /// the snapshot was changed or damaged: its hash is another
-    #[error("the snapshot was changed or damaged: its hash is another")]
+    /// the snapshot is damaged or was changed: its hash does not match
     Hash,
-    /// the snapshot names a content that it does not have
-    #[error("the snapshot names a content that it does not have")]
+    /// the snapshot is damaged: it refers to a content that it does not have
     Content,
-    /// the snapshot cannot be read: {0}
-    #[error("the snapshot cannot be read: {0}")]
+    /// cannot read the snapshot: {0}
     Read(#[from] io::Error),
 }
 

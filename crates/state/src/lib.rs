@@ -6,14 +6,21 @@
 
 #![forbid(unsafe_code)]
 
+// The fuzz targets use the crate from outside.
+#[cfg(test)]
+extern crate self as aviary_state;
 mod codec;
+mod content;
+#[cfg(test)]
+mod fuzz_tests;
 mod log;
 mod record;
 mod snapshot;
 mod store;
 
 pub use codec::FormatError;
+pub use content::{Content, Hash};
 pub use log::{Log, LogSize};
-pub use record::{Block, Content, Effect, Owner, Record};
+pub use record::{Block, Effect, Owner, Record};
 pub use snapshot::{Holding, Identity, ObjectImage, Slot, Snapshot, SnapshotReader, SnapshotWriter, StateChunk};
-pub use store::{Hash, Store};
+pub use store::Store;

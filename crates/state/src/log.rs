@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use crate::record::{Content, Effect, Owner, Record};
+use crate::content::Content;
+use crate::record::{Effect, Owner, Record};
 use crate::store::Store;
 
 /// Ended objects that are kept before the log looks which of them no live one needs.

@@ -1,6 +1,6 @@
 //! One call that can be made again.
 
-use crate::store::Hash;
+use crate::content::Content;
 
 /// The thing that a record belongs to: the record goes when that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,13 +19,6 @@ impl Owner {
             Owner::Session | Owner::Thread(_) => None,
         }
     }
-}
-
-/// Bytes of a record: small ones in it, large ones in the store, once each.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Content {
-    Inline(Box<[u8]>),
-    Stored(Hash),
 }
 
 /// An input that lay in the arena: the block is the guest's and changes.

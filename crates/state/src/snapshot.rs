@@ -6,7 +6,8 @@
 use std::io::{Read, Write};
 
 use crate::codec::{FormatError, Get, Put};
-use crate::record::{Block, Content, Effect, Owner, Record};
+use crate::content::Content;
+use crate::record::{Block, Effect, Owner, Record};
 use crate::store::Store;
 
 /// First bytes; the last one is the version of the format.

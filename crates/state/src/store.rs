@@ -2,10 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::record::Content;
-
-/// BLAKE3 of the bytes.
-pub type Hash = [u8; 32];
+use crate::content::{Content, Hash};
 
 /// Contents up to this many bytes stay in their record: a hash and an entry cost as much.
 const MAX_INLINE_BYTES: usize = 4096;

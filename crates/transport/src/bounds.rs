@@ -6,17 +6,8 @@
 /// The value of an output handle's slot until the vendor writes it.
 pub const UNWRITTEN: u64 = 0xA5A5_A5A5_A5A5_A5A5;
 
-/// Bytes. No buffer is larger: a larger size is a mistake or an attack.
-pub const MAX_BUFFER_BYTES: i128 = 1 << 40;
-
-/// `count`, if elements of `stride` bytes each make a sane size.
-#[inline]
-pub fn count(count: i128, stride: usize) -> Option<usize> {
-    if count < 0 || count.saturating_mul(stride as i128) > MAX_BUFFER_BYTES {
-        return None;
-    }
-    usize::try_from(count).ok()
-}
+use crate::memory::changes::copy_changes;
+pub use crate::memory::rows::{MAX_BUFFER_BYTES, Rows, count, span};
 
 /// Elements that are meaningful after the call.
 #[inline]
@@ -93,20 +84,22 @@ pub unsafe fn whole(
     Some(size)
 }
 
-/// Copies `size` bytes of the struct at `from` back to the application's at `own`, except for the member of `width` bytes at
-/// `offset` that says how many bytes there are. Nothing for NULL.
+/// Copies what a call has changed of the first `size` bytes of the struct at `from` back to the application's at `own`,
+/// except for the member of `width` bytes at `offset` that says how many bytes there are. `before` is the struct as it was
+/// passed. Nothing for NULL.
 ///
 /// # Safety
-/// Both have `size` bytes, which contain the member; `own` may be NULL.
-pub unsafe fn part(from: usize, own: usize, offset: usize, width: usize, size: usize) {
+/// All have `size` bytes, which contain the member; `own` may be NULL.
+pub unsafe fn part(from: usize, before: usize, own: usize, offset: usize, width: usize, size: usize) {
     if own == 0 {
         return;
     }
     let behind = offset + width;
     // SAFETY: both ranges, before and behind the member, lie within `size`.
     unsafe {
-        std::ptr::copy_nonoverlapping(from as *const u8, own as *mut u8, offset);
-        std::ptr::copy_nonoverlapping((from + behind) as *const u8, (own + behind) as *mut u8, size - behind);
+        for (at, length) in [(0, offset), (behind, size - behind)] {
+            copy_changes((from + at) as *const u8, (before + at) as *const u8, (own + at) as *mut u8, length);
+        }
     }
 }
 
@@ -301,12 +294,15 @@ mod tests {
             [(8, [9, 9, 2, 2, 5, 6, 7, 8]), (6, [9, 9, 2, 2, 5, 6, 3, 3]), (4, [9, 9, 2, 2, 3, 3, 3, 3])]
         {
             let mut own = [3u8, 3, 2, 2, 3, 3, 3, 3];
-            // SAFETY: both have 8 bytes, and the member is at 2 and 3.
-            unsafe { part(answer.as_ptr() as usize, own.as_mut_ptr() as usize, 2, 2, size) };
+            let before = own;
+            let [answer, before, own_at] =
+                [answer.as_ptr() as usize, before.as_ptr() as usize, own.as_mut_ptr() as usize];
+            // SAFETY: all have 8 bytes, and the member is at 2 and 3.
+            unsafe { part(answer, before, own_at, 2, 2, size) };
             assert_eq!(own, expected, "{size}");
         }
         // SAFETY: NULL is not written.
-        unsafe { part(answer.as_ptr() as usize, 0, 2, 2, 8) };
+        unsafe { part(answer.as_ptr() as usize, 0, 0, 2, 2, 8) };
     }
 
     #[test]

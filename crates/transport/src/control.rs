@@ -9,32 +9,36 @@ use std::time::{Duration, Instant};
 use aviary_wire::attach::{GreetingError, MAX_GREETING, PREFIX};
 use aviary_wire::{Control, Hello, Welcome};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use thiserror::Error;
 
+use crate::descriptors::KeptFile;
 use crate::device::end_session;
 
 /// Descriptors that one message may carry.
 const MAX_FDS: usize = 4;
 
 /// The reason why the control socket can no longer be used.
-#[derive(Debug, Error)]
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum ControlError {
     /// the peer hung up
-    #[error("the peer hung up")]
     HungUp,
     /// no answer within {0:?}
-    #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// {what} failed: {error}
-    #[error("{what} failed: {error}")]
     System { what: &'static str, error: Errno },
     /// {0}
-    #[error(transparent)]
-    Greeting(#[from] GreetingError),
+    Greeting(GreetingError),
+}
+
+impl From<GreetingError> for ControlError {
+    fn from(error: GreetingError) -> Self {
+        ControlError::Greeting(error)
+    }
 }
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> ControlError {
@@ -59,12 +63,19 @@ fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<
         match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::INTR) => continue,
-            Err(Errno::NOTSOCK) if fds.is_empty() => return write_all(socket, bytes),
+            Err(Errno::NOTSOCK) if fds.is_empty() && is_device(socket) => return write_all(socket, bytes),
             Err(e) => return Err(failed("sending on the control socket")(e)),
         }
         ancillary.clear();
     }
     Ok(())
+}
+
+/// False for a file or a pipe of the program, which has closed the socket's number and reused it: no byte of the connection
+/// gets into them, and none of theirs into the connection.
+fn is_device(file: BorrowedFd) -> bool {
+    let device = |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    rustix::fs::fstat(file).is_ok_and(device)
 }
 
 fn write_all(device: BorrowedFd, mut bytes: &[u8]) -> Result<(), ControlError> {
@@ -99,7 +110,7 @@ fn receive_all(
             Ok(message) => message.bytes,
             Err(Errno::INTR | Errno::AGAIN) => continue,
             // A VM's device is no socket.
-            Err(Errno::NOTSOCK) => match rustix::io::read(socket, &mut bytes[done..]) {
+            Err(Errno::NOTSOCK) if is_device(socket) => match rustix::io::read(socket, &mut bytes[done..]) {
                 Ok(read) => read,
                 Err(Errno::INTR | Errno::AGAIN) => continue,
                 Err(e) => return Err(failed("reading from the device")(e)),
@@ -212,45 +223,29 @@ impl PeerCredentials {
 /// The control socket after the greetings. Several threads may send as long as the socket's buffer
 /// has room for 32 bytes; callers that may fill it use a lock.
 pub struct ControlSocket {
-    socket: OwnedFd,
-    identity: Option<Identity>,
-}
-
-/// Device and inode, which distinguish an open file from every other one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-}
-
-impl Identity {
-    /// The identity of an open file; `None` if the descriptor is closed.
-    pub fn of(fd: impl AsFd) -> Option<Self> {
-        rustix::fs::fstat(fd).ok().map(|s| Identity { device: s.st_dev, inode: s.st_ino })
-    }
-
-    /// True if the descriptor still refers to this file.
-    pub fn is(self, fd: impl AsFd) -> bool {
-        Identity::of(fd) == Some(self)
-    }
+    socket: KeptFile,
 }
 
 impl ControlSocket {
     pub fn new(socket: OwnedFd) -> Self {
-        let identity = Identity::of(&socket);
-        ControlSocket { socket, identity }
+        ControlSocket { socket: KeptFile::new(socket) }
     }
 
     /// False if the application closed the descriptor without this object's knowledge: daemons
     /// close all inherited descriptors, and the number may refer to another file since.
     pub fn intact(&self) -> bool {
-        self.identity.is_some_and(|identity| identity.is(&self.socket))
+        self.kept().is_some()
+    }
+
+    /// The descriptor; `None`: it is closed, or its number refers to another file.
+    pub fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.get()
     }
 
     pub fn send(&self, message: Control, fd: Option<BorrowedFd>) -> Result<(), ControlError> {
         match fd {
-            Some(fd) => send_all(self.socket.as_fd(), &message.to_bytes(), &[fd]),
-            None => send_all(self.socket.as_fd(), &message.to_bytes(), &[]),
+            Some(fd) => send_all(self.as_fd(), &message.to_bytes(), &[fd]),
+            None => send_all(self.as_fd(), &message.to_bytes(), &[]),
         }
     }
 
@@ -264,21 +259,21 @@ impl ControlSocket {
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         let (mut bytes, mut fds) = ([0; Control::CONTROL_BYTES], Vec::new());
-        let received = receive_all(self.socket.as_fd(), &mut bytes, &mut fds, deadline)?;
+        let received = receive_all(self.as_fd(), &mut bytes, &mut fds, deadline)?;
         Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
     }
 
     /// Receives all bytes that follow a message. Called by one thread only.
     pub fn receive_rest(&self, bytes: &mut [u8]) -> Result<(), ControlError> {
         let deadline = Some((Instant::now() + MESSAGE_REMAINDER_TIMEOUT, MESSAGE_REMAINDER_TIMEOUT));
-        receive_all(self.socket.as_fd(), bytes, &mut Vec::new(), deadline)?.ok_or(ControlError::HungUp)
+        receive_all(self.as_fd(), bytes, &mut Vec::new(), deadline)?.ok_or(ControlError::HungUp)
     }
 
     /// Receives a message if one has begun to arrive, as [`ControlSocket::receive`] does;
     /// `Ok(None)` also if there is none.
     pub fn try_receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) {
+        match rustix::event::poll(&mut [PollFd::new(self, PollFlags::IN)], Some(&now)) {
             Ok(0) | Err(Errno::INTR) => Ok(None),
             Ok(_) => self.receive_within(Some((Instant::now() + MESSAGE_REMAINDER_TIMEOUT, MESSAGE_REMAINDER_TIMEOUT))),
             Err(e) => Err(failed("polling the control socket")(e)),
@@ -288,7 +283,7 @@ impl ControlSocket {
     /// Sleeps until the peer has hung up, or the descriptor refers to another file.
     pub fn await_hang_up(&self) {
         while self.intact() && self.alive() {
-            let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+            let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return,
@@ -299,15 +294,17 @@ impl ControlSocket {
     /// Ends the connection: both sides see a hang-up afterwards.
     pub fn hang_up(&self) {
         let both = rustix::net::Shutdown::Both;
-        if self.intact() && rustix::net::shutdown(&self.socket, both) == Err(Errno::NOTSOCK) {
-            end_session(self.socket.as_fd());
+        if let Some(socket) = self.kept()
+            && rustix::net::shutdown(socket, both) == Err(Errno::NOTSOCK)
+        {
+            end_session(socket);
         }
     }
 
     /// True if the peer still holds its end. Unread messages do not matter.
     pub fn alive(&self) -> bool {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(self, PollFlags::RDHUP)];
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
         match rustix::event::poll(&mut fds, Some(&now)) {
             Ok(_) => !fds[0].revents().intersects(gone),
@@ -318,6 +315,6 @@ impl ControlSocket {
 
 impl AsFd for ControlSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.number()
     }
 }

@@ -1,7 +1,7 @@
 //! `/dev/aviary`: a guest's connection to the node from inside a VM. The interface is that of
 //! `guest-driver/linux/aviary.h`.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, ioctl, opcode};
 
-use crate::descriptors::out_of_the_way;
+use crate::descriptors::{KeptFile, out_of_the_way};
 
 /// Version of the interface that this crate speaks.
 const INTERFACE: u32 = 1;
@@ -72,9 +72,10 @@ pub struct Pin {
     pub write: bool,
 }
 
-/// One open `/dev/aviary`: a session.
+/// One open `/dev/aviary`: a session. Another file under its number refuses these requests, but not another session of the
+/// same process: a program that closes all its numbers and attaches again must not use the first session any more.
 pub struct Device {
-    file: OwnedFd,
+    file: KeptFile,
     largest_arena: u64,
     /// Address of the arena in this process.
     base: OnceLock<usize>,
@@ -90,7 +91,12 @@ impl Device {
             return Err(Errno::PROTONOSUPPORT);
         }
         let file = out_of_the_way(file);
-        Ok(Device { file, largest_arena: info.largest_arena, base: OnceLock::new() })
+        Ok(Device { file: KeptFile::new(file), largest_arena: info.largest_arena, base: OnceLock::new() })
+    }
+
+    /// The descriptor; `None`: it is closed, or its number refers to another file.
+    pub fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.file.get()
     }
 
     /// Largest arena in bytes that the device accepts.
@@ -119,29 +125,25 @@ impl Device {
             reserved: 0,
         };
         // SAFETY: the driver reads a structure of this size and layout, and checks all of it.
-        unsafe { ioctl(&self.file, Setter::<{ opcode::write::<PinRequest>(GROUP, 3) }, PinRequest>::new(request)) }
+        unsafe { ioctl(self, Setter::<{ opcode::write::<PinRequest>(GROUP, 3) }, PinRequest>::new(request)) }
     }
 
     pub fn unpin(&self, offset: u64, length: u64) -> Result<(), Errno> {
         // SAFETY: the driver reads a structure of this size and layout, and checks all of it.
-        unsafe {
-            ioctl(&self.file, Setter::<{ opcode::write::<Range>(GROUP, 4) }, Range>::new(Range { offset, length }))
-        }
+        unsafe { ioctl(self, Setter::<{ opcode::write::<Range>(GROUP, 4) }, Range>::new(Range { offset, length })) }
     }
 
     /// Returns the whole chunks of the range to the system.
     pub(crate) fn release(&self, offset: u64, length: u64) -> Result<(), Errno> {
         // SAFETY: the driver reads a structure of this size and layout, and checks all of it.
-        unsafe {
-            ioctl(&self.file, Setter::<{ opcode::write::<Range>(GROUP, 5) }, Range>::new(Range { offset, length }))
-        }
+        unsafe { ioctl(self, Setter::<{ opcode::write::<Range>(GROUP, 5) }, Range>::new(Range { offset, length })) }
     }
 
     fn wake(&self, word: &AtomicU32, flags: u32) {
         let request = Wake { offset: self.offset_of(word), flags, reserved: 0 };
         // SAFETY: the driver reads a structure of this size and layout, and checks all of it. It
         // fails only if the session is over, whose server sleeps no more.
-        let _ = unsafe { ioctl(&self.file, Setter::<{ opcode::write::<Wake>(GROUP, 2) }, Wake>::new(request)) };
+        let _ = unsafe { ioctl(self, Setter::<{ opcode::write::<Wake>(GROUP, 2) }, Wake>::new(request)) };
     }
 }
 
@@ -157,7 +159,7 @@ impl Doorbell for Device {
         let request = Wait { offset: self.offset_of(word), timeout, expected, reserved: 0 };
         // SAFETY: the driver reads a structure of this size and layout, and checks all of it. The
         // result does not matter: the caller checks the word again.
-        let ended = unsafe { ioctl(&self.file, Setter::<{ opcode::write::<Wait>(GROUP, 1) }, Wait>::new(request)) };
+        let ended = unsafe { ioctl(self, Setter::<{ opcode::write::<Wait>(GROUP, 1) }, Wait>::new(request)) };
         if ended == Err(Errno::PIPE) {
             // The session is over, which the caller learns from its probe; until then it must not
             // wait in a busy loop.
@@ -176,6 +178,6 @@ impl Doorbell for Device {
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file.number()
     }
 }

@@ -1,6 +1,6 @@
 //! One end of a lane, over shared memory or a stream.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,11 @@ use aviary_ring::{
 };
 use aviary_wire::{Control, MAX_MESSAGE};
 
-use crate::{Arena, LaneError, Region, StreamLane};
+use crate::LaneError;
+use crate::Region;
+use crate::descriptors::KeptFile;
+use crate::memory::arena::Arena;
+use crate::stream::StreamLane;
 
 /// The end that this process holds: the first ring goes from guest to server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,7 +279,7 @@ pub struct LaneWaker(Waker);
 #[derive(Clone)]
 enum Waker {
     Shared(WakeHandle),
-    Stream(Arc<OwnedFd>),
+    Stream(Arc<KeptFile>),
 }
 
 impl LaneWaker {
@@ -284,8 +288,9 @@ impl LaneWaker {
         match &self.0 {
             Waker::Shared(handle) => handle.wake(),
             Waker::Stream(socket) => {
-                // SAFETY: the Arc keeps the descriptor open, so the number means this socket.
-                unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+                if let Some(socket) = socket.get() {
+                    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+                }
             }
         }
     }

@@ -5,29 +5,32 @@
 //! crate does not depend on the kind, except that it names the arena regions that belong to a
 //! message.
 
-mod arena;
 pub mod bounds;
 mod control;
 mod descriptors;
 mod device;
 mod lane;
+mod memory;
 mod remote;
 mod stream;
-mod window;
+mod user_entry;
 
-pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
 pub use aviary_ring::{
-    Consumer, ConsumerPosition, Doorbell, Liveness, Producer, ProducerPosition, RingError, WaitPoint,
+    Consumer, ConsumerPosition, Doorbell, Liveness, Producer, ProducerPosition, Reserve, RingError, WaitPoint,
 };
-pub use control::{
-    ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
+pub use control::{ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting};
+pub use descriptors::{
+    Identity, KeptFile, connect_through, connections_through, inherit, may_have_file, out_of_the_way,
 };
-pub use descriptors::{inherit, may_have_file, out_of_the_way};
 pub use device::{Device, Pin};
 pub use lane::{LaneEnd, LanePosition, LaneWaker, Side, accept_lane, take_regions};
+pub use memory::arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
+pub use memory::changes::{copy_changes, mask_bytes};
+pub use memory::rows::Rows;
+pub use memory::window::Extent;
 pub use remote::{AddressError, RemoteAddress, limit_unsent};
 pub use stream::StreamLane;
-pub use window::Extent;
+pub use user_entry::has_user_entry;
 
 use thiserror::Error;
 
@@ -39,28 +42,21 @@ pub struct Region {
 }
 
 /// The reason why a lane can no longer be used, or a message not be sent.
-#[derive(Debug, Error)]
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum LaneError {
     /// the peer is gone
-    #[error("the peer is gone")]
     Dead,
     /// this side was asked to stop waiting for messages
-    #[error("this side was asked to stop waiting for messages")]
     Interrupted,
     /// {0}
-    #[error(transparent)]
     Ring(RingError),
     /// a message names memory outside the arena: {0}
-    #[error("a message names memory outside the arena: {0}")]
     Arena(#[from] ArenaError),
     /// a frame of {length} bytes with {regions} regions exceeds the limits
-    #[error("a frame of {length} bytes with {regions} regions exceeds the limits")]
     Frame { length: u64, regions: u64 },
     /// the lane's socket failed: {0}
-    #[error("the lane's socket failed: {0}")]
     Socket(#[from] std::io::Error),
     /// the peer opened a lane without what it consists of: {0}
-    #[error("the peer opened a lane without what it consists of: {0}")]
     Open(&'static str),
 }
 

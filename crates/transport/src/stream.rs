@@ -1,7 +1,7 @@
 //! A lane over a stream socket, with the arena mirrored behind the messages.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,24 +13,20 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::time::Timespec;
 
-use crate::control::Identity;
-use crate::{Arena, LaneError, Region};
+use crate::LaneError;
+use crate::Region;
+use crate::descriptors::KeptFile;
+use crate::memory::arena::Arena;
 
 const FRAME_HEADER_BYTES: usize = 16;
 const MAX_REGIONS: u64 = 1 << 16;
 
 /// One end of a stream lane.
 pub struct StreamLane {
-    socket: Arc<OwnedFd>,
+    socket: Arc<KeptFile>,
     arena: Arc<Arena>,
-    watch: Option<Watch>,
-}
-
-/// Supervision of an end in a process whose other code may close or replace any descriptor.
-struct Watch {
-    liveness: Arc<Liveness>,
-    /// The file that the descriptor referred to at first.
-    identity: Identity,
+    /// Set for an end in a process whose other code may close or replace any descriptor.
+    watch: Option<Arc<Liveness>>,
 }
 
 /// Interval at which a waiting, watched end checks that its peer lives.
@@ -51,7 +47,7 @@ fn pair(a: u64, b: u64) -> [u8; FRAME_HEADER_BYTES] {
 
 impl StreamLane {
     pub fn new(socket: OwnedFd, arena: Arc<Arena>) -> Self {
-        StreamLane { socket: Arc::new(socket), arena, watch: None }
+        StreamLane { socket: Arc::new(KeptFile::new(socket)), arena, watch: None }
     }
 
     /// An end that does not rely on its socket to report the peer's death: a forked child may hold
@@ -61,19 +57,17 @@ impl StreamLane {
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(LIVENESS_POLL_INTERVAL)).map_err(io::Error::from)?;
         }
-        let identity = Identity::of(&socket).ok_or(LaneError::Open("a socket"))?;
-        Ok(StreamLane { socket: Arc::new(socket), arena, watch: Some(Watch { liveness, identity }) })
+        Ok(StreamLane { socket: Arc::new(KeptFile::new(socket)), arena, watch: Some(liveness) })
     }
 
-    /// Checks peer and descriptor, before every use of the descriptor and after every use that took
-    /// too long.
-    fn look(&self, waited: bool) -> Result<(), LaneError> {
-        let Some(watch) = &self.watch else { return Ok(()) };
-        let lives = if waited { watch.liveness.check() } else { !watch.liveness.dead() };
-        if lives && watch.identity.is(&self.socket) { Ok(()) } else { Err(LaneError::Dead) }
+    /// The descriptor for one system call, checked as the peer is; `waited`: the call before took too long.
+    fn look(&self, waited: bool) -> Result<BorrowedFd<'_>, LaneError> {
+        let Some(liveness) = &self.watch else { return Ok(self.socket.number()) };
+        let lives = if waited { liveness.check() } else { !liveness.dead() };
+        self.socket.get().filter(|_| lives).ok_or(LaneError::Dead)
     }
 
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+    pub(crate) fn socket(&self) -> Arc<KeptFile> {
         self.socket.clone()
     }
 
@@ -139,7 +133,7 @@ impl StreamLane {
     pub fn await_message(&mut self, at_most: Duration) -> bool {
         let milliseconds = at_most.as_micros().div_ceil(1000).min(60_000) as i64;
         let timeout = Timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
-        let mut fd = [PollFd::new(&*self.socket, PollFlags::IN)];
+        let mut fd = [PollFd::from_borrowed_fd(self.socket.number(), PollFlags::IN)];
         rustix::event::poll(&mut fd, Some(&timeout)).is_ok_and(|ready| ready > 0)
     }
 
@@ -156,16 +150,14 @@ impl StreamLane {
     /// # Safety
     /// `length` bytes at `from` must be mapped readable. They may change meanwhile: the kernel copies.
     unsafe fn send_raw(&self, from: *const u8, length: usize) -> Result<(), LaneError> {
-        self.look(false)?;
-        let mut done = 0;
+        let (mut done, mut waited) = (0, false);
         while done < length {
+            let socket = self.look(waited)?;
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
             let part = unsafe { std::slice::from_raw_parts(from.add(done), length - done) };
-            let n = rustix::net::send(&*self.socket, part, SendFlags::NOSIGNAL);
-            match transferred(n)? {
-                Some(n) => done += n,
-                None => self.look(true)?,
-            }
+            let moved = transferred(rustix::net::send(socket, part, SendFlags::NOSIGNAL))?;
+            waited = moved.is_none();
+            done += moved.unwrap_or(0);
         }
         Ok(())
     }
@@ -173,36 +165,24 @@ impl StreamLane {
     /// # Safety
     /// `length` bytes at `to` must be mapped writable and not be borrowed.
     unsafe fn receive_raw(&self, interrupted: &mut Interruption, to: *mut u8, length: usize) -> Result<(), LaneError> {
-        self.look(false)?;
-        let mut done = 0;
+        let (mut done, mut waited) = (0, false);
         while done < length {
+            let socket = self.look(waited)?;
+            // A message that has begun is received to its end.
+            if waited && done == 0 && interrupted(WaitPoint::Check) {
+                return Err(LaneError::Interrupted);
+            }
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
             let part = unsafe { std::slice::from_raw_parts_mut(to.add(done), length - done) };
-            let n = rustix::net::recv(&*self.socket, part, RecvFlags::empty()).map(|(n, _)| n);
+            let n = rustix::net::recv(socket, part, RecvFlags::empty()).map(|(n, _)| n);
             if n == Ok(0) {
                 return Err(LaneError::Dead);
             }
-            match transferred(n)? {
-                Some(n) => done += n,
-                None => {
-                    self.look(true)?;
-                    // A message that has begun is received to its end.
-                    if done == 0 && interrupted(WaitPoint::Check) {
-                        return Err(LaneError::Interrupted);
-                    }
-                }
-            }
+            let moved = transferred(n)?;
+            waited = moved.is_none();
+            done += moved.unwrap_or(0);
         }
         Ok(())
-    }
-}
-
-impl Drop for StreamLane {
-    fn drop(&mut self) {
-        if self.watch.as_ref().is_some_and(|watch| !watch.identity.is(&self.socket)) {
-            // The number refers to a file of the application: never close it.
-            std::mem::forget(self.socket.clone());
-        }
     }
 }
 

@@ -152,7 +152,7 @@ impl VhostUserBackend for Backend {
 
     fn update_memory(&self, memory: GuestMemoryAtomic<GuestMemoryMmap>) -> io::Result<()> {
         memory::check(&memory.memory()).map_err(|error| {
-            self.device().sessions.log().line(format_args!("the VM is refused: {error}"));
+            self.device().sessions.log().line(format_args!("the VM cannot use the device: {error}"));
             io::Error::other(error)
         })
     }

@@ -11,16 +11,13 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 const MAX_DESCRIPTORS: usize = 2048;
 
 /// The reason why a chain is returned unread.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum ChainError {
-    /// a chain has no end
-    #[error("a chain has no end")]
+    /// the guest's driver sent a descriptor chain without an end; it is returned unread
     Endless,
-    /// a buffer at {0:#x} is not in the VM's memory
-    #[error("a buffer at {0:#x} is not in the VM's memory")]
+    /// the guest's driver sent a buffer at {0:#x}, which is not in the VM's memory; it is returned unread
     Outside(u64),
-    /// a buffer has room for {0} bytes instead of {1}
-    #[error("a buffer has room for {0} bytes instead of {1}")]
+    /// the guest's driver sent a buffer with room for {0} bytes instead of {1}; it is returned unread
     Room(usize, usize),
 }
 

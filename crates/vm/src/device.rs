@@ -126,7 +126,7 @@ impl Device {
         let found = queue.queue_next_avail();
         if found != next {
             self.sessions.log().line(format_args!(
-                "the control queue stopped at request {next} and goes on at {found}: the driver was reset"
+                "the driver was reset (the control queue stopped at request {next} and resumed at {found}): all sessions of the VM end"
             ));
             self.end();
         }
@@ -178,7 +178,9 @@ impl Device {
             }
         };
         if self.waiting.len() >= QUEUE_SIZE {
-            self.sessions.log().complain("more requests than the queue holds");
+            self.sessions
+                .log()
+                .complain("the guest's driver sent more requests than the queue holds: one is returned unread");
             return self.give_back(queue, head, 0);
         }
         self.tickets += 1;
@@ -309,7 +311,9 @@ impl Device {
             Ok(mut chains) => chains.next(),
             Err(virtio_queue::Error::QueueNotReady) => None,
             Err(error) => {
-                self.sessions.log().complain(format_args!("a queue is broken: {error}"));
+                self.sessions
+                    .log()
+                    .complain(format_args!("the guest's driver broke a queue ({error}): no request is read"));
                 None
             }
         }
@@ -317,7 +321,7 @@ impl Device {
 
     fn give_back(&mut self, queue: &VringRwLock, head: u16, written: u32) {
         if let Err(error) = queue.add_used(head, written) {
-            self.sessions.log().complain(format_args!("a queue is broken: {error}"));
+            self.sessions.log().complain(format_args!("the guest's driver broke a queue ({error}): an answer is lost"));
         }
     }
 

@@ -18,15 +18,14 @@
 mod backend;
 mod chain;
 mod device;
+#[cfg(test)]
+mod fuzz_tests;
 mod log;
 mod memory;
 mod node;
-mod outbox;
-mod ranges;
 mod request;
 mod session;
 mod sessions;
-mod stream;
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -58,14 +57,12 @@ pub struct DeviceOptions {
     pub node: PathBuf,
 }
 
-/// The reason why a VM is not served, or no longer served.
-#[derive(Debug, Error)]
+/// A VM cannot be served, or its service has ended.
+#[derive(Debug, Error, displaydoc::Display)]
 pub enum DeviceError {
-    /// no event loop: {0}
-    #[error("no event loop: {0}")]
+    /// cannot set up the event loop: {0}
     EventLoop(io::Error),
-    /// vhost-user: {0}
-    #[error("vhost-user: {0}")]
+    /// error of the vhost-user connection to the VMM: {0}
     Protocol(DaemonError),
 }
 

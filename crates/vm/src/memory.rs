@@ -13,16 +13,12 @@ use vm_memory::{
 
 use crate::request::{Extent, MAX_EXTENTS, PAGE};
 
-/// The reason why a VM is refused.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+/// The memory of a VM cannot be used.
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryError {
-    /// the VM's memory at {0:#x} can shrink; give the VM sealed memory (-object memory-backend-memfd,share=on,seal=on)
-    #[error(
-        "the VM's memory at {0:#x} can shrink; give the VM sealed memory (-object memory-backend-memfd,share=on,seal=on)"
-    )]
+    /// the file of the VM's memory at {0:#x} is not sealed against shrinking; start QEMU with -object memory-backend-memfd,share=on,seal=on
     Unsealed(u64),
-    /// the VM's memory at {0:#x} is longer than its file
-    #[error("the VM's memory at {0:#x} is longer than its file")]
+    /// the VM's memory at {0:#x} is larger than its file
     Short(u64),
 }
 

@@ -14,8 +14,8 @@ use vm_memory::GuestMemoryMmap;
 use crate::log::Log;
 use crate::memory::locate;
 use crate::request::{Extent, MAX_EXTENTS, Range, Request};
+use crate::session::stream::MAX_ARENA_BYTES;
 use crate::session::{Answer, Session, SessionError, SessionEvent, Ticket};
-use crate::stream::MAX_ARENA_BYTES;
 
 /// Sessions of one VM at a time.
 pub const MAX_SESSIONS: usize = 1024;
@@ -142,7 +142,9 @@ impl Sessions {
         }
         let pid = u32::try_from(pid).map_err(|_| Errno::INVAL)?;
         let socket = self.node.connect(&Origin { pid, started, program }).inspect_err(|errno| {
-            self.log.complain(format_args!("the node does not answer: {errno}"));
+            self.log.complain(format_args!(
+                "cannot connect a program of the VM to the node ({errno}): its open of /dev/aviary fails"
+            ));
         })?;
         let place = self.places.iter().position(Option::is_none).unwrap_or_else(|| {
             self.places.push(None);
@@ -295,14 +297,14 @@ impl Sessions {
             // The API server's last messages are still to be read, before its end is.
             Err(Errno::PIPE | Errno::CONNRESET) => link.session.outbox.clear(),
             Err(errno) => {
-                self.log.complain(format_args!("session {number} ended: writing to its API server failed: {errno}"));
+                self.log.complain(format_args!("session {number} ended: cannot write to its API server: {errno}"));
                 if link.session.end() {
                     tell_end(link);
                 }
             }
         }
         if let Err(error) = set_interest(link, &*self.watch) {
-            self.log.complain(format_args!("session {number} ended: it cannot be watched: {error}"));
+            self.log.complain(format_args!("session {number} ended: cannot watch its socket: {error}"));
             hang_up(link, &*self.watch);
         }
         self.answers.append(&mut link.session.take_answers());
@@ -337,7 +339,9 @@ impl Sessions {
         }
         let late = self.links.values().filter(|link| link.socket.is_some()).count();
         if late > 0 {
-            self.log.line(format_args!("{late} API servers still use the VM's memory"));
+            self.log.line(format_args!(
+                "{late} API servers did not release the VM's memory in time: they are disconnected"
+            ));
         }
         self.links.values_mut().for_each(|link| hang_up(link, &*self.watch));
         self.links.clear();

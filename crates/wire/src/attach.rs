@@ -59,26 +59,37 @@ pub mod welcome_status {
 }
 
 /// Why a greeting could not be understood.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+///
+/// ```
+/// use aviary_wire::Hello;
+///
+/// let error = Hello::length(b"GET / HT").unwrap_err();
+/// assert!(error.to_string().starts_with("this is not an Aviary peer"));
+/// ```
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum GreetingError {
     /// this is not an Aviary peer (first bytes {0:#010x})
-    #[error("this is not an Aviary peer (first bytes {0:#010x})")]
     Magic(u32),
     /// a greeting of {0} bytes is not between 8 and 16384
-    #[error("a greeting of {0} bytes is not between 8 and 16384")]
     Length(u32),
     /// the greeting is malformed: {0}
-    #[error("the greeting is malformed: {0}")]
     Malformed(#[from] DecodeError),
     /// the greeting's variables are more than 64, longer than 8192 bytes, or have a zero in them
-    #[error("the greeting's variables are more than 64, longer than 8192 bytes, or have a zero in them")]
     Environment,
     /// the greeting's {0} is too long or not text
-    #[error("the greeting's {0} is too long or not text")]
     Text(&'static str),
 }
 
 /// The first message of a guest library.
+///
+/// ```
+/// use aviary_wire::{Hello, attach::PREFIX};
+///
+/// let hello = Hello { api: "opencl".to_owned(), pid: 7, ..Hello::default() };
+/// let bytes = hello.to_bytes();
+/// assert_eq!(Hello::from_body(&bytes[PREFIX..])?, hello);
+/// # Ok::<(), aviary_wire::attach::GreetingError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hello {
     pub wire_version: u32,
@@ -95,6 +106,15 @@ pub struct Hello {
 }
 
 /// The server's answer.
+///
+/// ```
+/// use aviary_wire::{Welcome, attach::PREFIX};
+///
+/// let welcome = Welcome { session: 3, text: "served".to_owned(), ..Welcome::default() };
+/// let bytes = welcome.to_bytes();
+/// assert_eq!(Welcome::from_body(&bytes[PREFIX..])?, welcome);
+/// # Ok::<(), aviary_wire::attach::GreetingError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Welcome {
     pub wire_version: u32,

@@ -32,6 +32,13 @@ pub const WRITABLE: u64 = 1;
 pub const APPLICATION_MEMORY: u64 = 2;
 
 /// A control message; always [`Control::CONTROL_BYTES`] bytes.
+///
+/// ```
+/// use aviary_wire::Control;
+///
+/// let message = Control { kind: 1, lane: 2, length: 4096, ..Control::default() };
+/// assert_eq!(Control::from_bytes(&message.to_bytes()), message);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Control {
     pub kind: u32,

@@ -10,29 +10,40 @@ pub mod tag {
     pub const INLINE: u64 = 1;
     pub const ARENA: u64 = 2;
     pub const RESERVED: u64 = 3;
+    pub const PART: u64 = 4;
 }
 
 /// Why a message could not be decoded.
-#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+///
+/// ```
+/// use aviary_wire::Decoder;
+///
+/// let mut decoder = Decoder::new(&[0; 16]);
+/// decoder.word()?;
+/// assert_eq!(decoder.finish().unwrap_err().to_string(), "8 bytes are left over after the last field");
+/// # Ok::<(), aviary_wire::DecodeError>(())
+/// ```
+#[derive(Debug, Error, displaydoc::Display, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeError {
     /// a message of {length} bytes has no room for a header
-    #[error("a message of {length} bytes has no room for a header")]
     Header { length: usize },
     /// the header states {stated} bytes but the message has {length}
-    #[error("the header states {stated} bytes but the message has {length}")]
     Length { stated: u32, length: usize },
     /// {what} at byte {at} of the body needs {needed} bytes, {left} are left
-    #[error("{what} at byte {at} of the body needs {needed} bytes, {left} are left")]
     Short { what: &'static str, at: usize, needed: u64, left: usize },
     /// {what} at byte {at} of the body has the impossible value {value:#x}
-    #[error("{what} at byte {at} of the body has the impossible value {value:#x}")]
     Value { what: &'static str, at: usize, value: u64 },
     /// {left} bytes are left over after the last field
-    #[error("{left} bytes are left over after the last field")]
     Trailing { left: usize },
 }
 
 /// A decoded buffer reference. Lengths and offsets are the peer's: the arena checks them.
+///
+/// ```
+/// use aviary_wire::BufferRef;
+///
+/// assert_eq!((BufferRef::Inline(b"abc").length(), BufferRef::Null.length()), (3, 0));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferRef<'a> {
     Null,
@@ -45,6 +56,13 @@ pub enum BufferRef<'a> {
     Reserved {
         length: usize,
     },
+    /// A part of memory that several buffers of the message share, of the one with this number in the message: `offset`
+    /// bytes behind its beginning. Where the number is new a word and the memory's own reference follow.
+    Part {
+        union: u64,
+        offset: u64,
+        length: usize,
+    },
 }
 
 impl BufferRef<'_> {
@@ -53,12 +71,22 @@ impl BufferRef<'_> {
         match self {
             BufferRef::Null => 0,
             BufferRef::Inline(data) => data.len(),
-            BufferRef::Arena { length, .. } | BufferRef::Reserved { length } => *length,
+            BufferRef::Arena { length, .. } | BufferRef::Reserved { length } | BufferRef::Part { length, .. } => {
+                *length
+            }
         }
     }
 }
 
 /// Walks over the fields of a body.
+///
+/// ```
+/// use aviary_wire::{DecodeError, Decoder};
+///
+/// // What a peer states is checked against what is there, before anything of it is used.
+/// let mut decoder = Decoder::new(&[0xff; 8]);
+/// assert!(matches!(decoder.bytes(), Err(DecodeError::Short { .. } | DecodeError::Value { .. })));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Decoder<'a> {
     body: &'a [u8],
@@ -170,6 +198,11 @@ impl<'a> Decoder<'a> {
                 Ok(BufferRef::Arena { offset, length: length as usize })
             }
             tag::RESERVED => Ok(BufferRef::Reserved { length: length as usize }),
+            tag::PART => {
+                let union = self.named_word("the number of shared memory")?;
+                let offset = self.named_word("an offset in shared memory")?;
+                Ok(BufferRef::Part { union, offset, length: length as usize })
+            }
             _ => Err(DecodeError::Value { what: "a buffer", at, value: word }),
         }
     }

@@ -5,6 +5,23 @@ use crate::message::{HEADER_SIZE, ReplyHeader, RequestHeader};
 use crate::padded;
 
 /// Builds one message; its memory is reused for the next.
+///
+/// ```
+/// use aviary_wire::{BufferRef, Decoder, Encoder, RequestHeader};
+///
+/// let mut encoder = Encoder::new();
+/// encoder.start();
+/// encoder.word(7);
+/// encoder.buffer_inline(b"data");
+/// let message = encoder.finish_request(RequestHeader { function: 3, ..RequestHeader::default() });
+///
+/// let (header, body) = RequestHeader::parse(message)?;
+/// assert_eq!((header.function, header.length as usize), (3, message.len()));
+/// let mut decoder = Decoder::new(body);
+/// assert_eq!((decoder.word()?, decoder.buffer()?), (7, BufferRef::Inline(b"data")));
+/// decoder.finish()?;
+/// # Ok::<(), aviary_wire::DecodeError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Encoder {
     bytes: Vec<u8>,
@@ -30,6 +47,11 @@ impl Encoder {
 
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
+    }
+
+    /// The message so far, header included.
+    pub fn message(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The memory held for reuse.
@@ -104,6 +126,13 @@ impl Encoder {
     #[inline]
     pub fn buffer_reserved(&mut self, length: usize) {
         self.word(tag::RESERVED | (length as u64) << 3);
+    }
+
+    /// See [`crate::BufferRef::Part`].
+    pub fn buffer_part(&mut self, length: usize, union: usize, offset: usize) {
+        self.word(tag::PART | (length as u64) << 3);
+        self.word(union as u64);
+        self.word(offset as u64);
     }
 
     /// Fills in the header and gives the whole message.

@@ -4,6 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 /// Handles that end with others, by the number that its side knows a handle by. An entry costs nothing where no
 /// handle ends with another.
+///
+/// ```
+/// use aviary_wire::Ends;
+///
+/// let mut ends = Ends::default();
+/// let (context, queue, event) = (1, 2, 3);
+/// ends.tie(queue, context);
+/// ends.tie(event, queue);
+/// assert_eq!(ends.end(context), [queue, event]);
+/// ```
 #[derive(Default, Debug)]
 pub struct Ends {
     /// By owner: what ends with it.

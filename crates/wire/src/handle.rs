@@ -11,6 +11,14 @@ const INDEX_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 24;
 
 /// The structure that each object of a handle type carries on either side.
+///
+/// ```
+/// use aviary_wire::Metadata;
+///
+/// let stream = Metadata { kind: 3, size: 64 };
+/// // Code that knows another structure under this object's type gets none.
+/// assert_ne!(stream, Metadata { kind: 4, ..stream });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     /// Its number among the structures of the API, from 1. Code that means another structure gets none: it would read
@@ -21,6 +29,15 @@ pub struct Metadata {
 }
 
 /// A typed, generation-checked name of a server object: `type << 56 | generation << 32 | index + 1`.
+///
+/// ```
+/// use aviary_wire::HandleId;
+///
+/// let id = HandleId { ty: 2, generation: 1, index: 40 };
+/// assert_eq!(HandleId::from_word(id.to_word()), Some(id));
+/// // A small integer that a program takes for a handle is no id of any type.
+/// assert_eq!(HandleId::from_word(5), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HandleId {
     pub ty: u8,

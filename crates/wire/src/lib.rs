@@ -6,11 +6,16 @@
 //! and every failure says what was wrong and where.
 #![forbid(unsafe_code)]
 
+// The fuzz targets use the crate from outside.
+#[cfg(test)]
+extern crate self as aviary_wire;
 pub mod attach;
 pub mod control;
 pub mod decode;
 pub mod encode;
 pub mod ends;
+#[cfg(test)]
+mod fuzz_tests;
 pub mod handle;
 pub mod message;
 pub mod origin;
@@ -28,7 +33,7 @@ pub use origin::Origin;
 pub use text::{Shown, shown};
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.
-pub const WIRE_VERSION: u32 = 5;
+pub const WIRE_VERSION: u32 = 8;
 
 /// Longest message that a receiver reassembles.
 pub const MAX_MESSAGE: usize = 64 << 20;
@@ -36,12 +41,15 @@ pub const MAX_MESSAGE: usize = 64 << 20;
 /// Data of at most this many bytes travels in the message itself.
 pub const INLINE_INPUT: usize = 4096;
 
-/// Outputs of at most this many bytes travel with their present content, so that
-/// bytes which the vendor's function leaves alone stay as the application had them.
-pub const INLINE_OUTPUT: usize = 256;
-
 /// Outputs of at most this many bytes come back in the message; larger ones use the arena.
 pub const RESERVED_OUTPUT: usize = 4096;
+
+/// Before an input of a stream, in place of the number of bytes before it that are the server's to write: it lies in memory of
+/// the application, and so does what the application has before it.
+pub const IN_PLACE: u64 = u64::MAX;
+
+/// The word behind id and version of a state: the application's struct is a copy of the one that the state was made for.
+pub const COPIED: u64 = 1;
 
 /// In place of a delivery's offset: the asynchronous call with the ticket that stands in place of its bytes was
 /// rejected, and all its blocks are free. No block lies there: the first page is the server's.

@@ -47,9 +47,22 @@ pub mod status {
     /// The body is one word: the value to return.
     pub const FAILED: u32 = 4;
     pub const LOST: u32 = 5;
+    /// The vendor's library lacks the function.
+    pub const ABSENT: u32 = 6;
 }
 
 /// Header of a message from the guest.
+///
+/// ```
+/// use aviary_wire::{Encoder, RequestHeader};
+///
+/// let mut encoder = Encoder::new();
+/// encoder.start();
+/// let message = encoder.finish_request(RequestHeader { serial: 9, ..RequestHeader::default() });
+/// assert_eq!(RequestHeader::parse(message)?.0.serial, 9);
+/// assert!(RequestHeader::parse(&message[1..]).is_err());
+/// # Ok::<(), aviary_wire::DecodeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequestHeader {
     /// Header and body, in bytes.
@@ -64,6 +77,17 @@ pub struct RequestHeader {
 }
 
 /// Header of a message from the server.
+///
+/// ```
+/// use aviary_wire::{Encoder, ReplyHeader};
+///
+/// let mut encoder = Encoder::new();
+/// encoder.start();
+/// let message = encoder.finish_reply(ReplyHeader { serial: 9, ..ReplyHeader::default() });
+/// assert_eq!(ReplyHeader::parse(message)?.0.serial, 9);
+/// assert!(ReplyHeader::parse(&message[1..]).is_err());
+/// # Ok::<(), aviary_wire::DecodeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplyHeader {
     /// Header and body, in bytes.

@@ -8,6 +8,14 @@ const MAX_PROGRAM: usize = 36;
 
 /// A process in a virtual machine, as its driver described it. Nobody outside vouches for it: it is for people, and
 /// tells processes of the same VM apart.
+///
+/// ```
+/// use aviary_wire::Origin;
+///
+/// let origin = Origin { pid: 7, started: 100, program: "train".to_owned() };
+/// assert_eq!(Origin::from_name(&origin.to_name(1234, 0)), Some(origin));
+/// assert_eq!(Origin::from_name(b"another socket"), None);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origin {
     pub pid: u32,

@@ -8,6 +8,13 @@ use std::fmt::{self, Write};
 /// Shows a text with every character escaped (`\n`, `\u{1b}`) that does something other than appear: control
 /// characters, ends of lines, changes of direction, invisible ones. Everything else, backslashes included, stays, so
 /// that escaping twice changes nothing.
+///
+/// ```
+/// use aviary_wire::Shown;
+///
+/// // A peer's text cannot end a line of the log or move the cursor.
+/// assert_eq!(Shown("a\nb").to_string().lines().count(), 1);
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<T>(pub T);
 

@@ -14,6 +14,7 @@ enum Field {
     Inline(Vec<u8>),
     Arena(u64, u32),
     Reserved(u32),
+    Part(u32, u64, u64),
 }
 
 fn field() -> impl Strategy<Value = Field> {
@@ -27,6 +28,7 @@ fn field() -> impl Strategy<Value = Field> {
         data().prop_map(Field::Inline),
         (any::<u64>(), any::<u32>()).prop_map(|(o, l)| Field::Arena(o, l)),
         any::<u32>().prop_map(Field::Reserved),
+        (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(l, u, o)| Field::Part(l, u, o)),
     ]
 }
 
@@ -42,6 +44,7 @@ fn write(e: &mut Encoder, fields: &[Field]) {
             Field::Inline(d) => e.buffer_inline(d),
             Field::Arena(o, l) => e.buffer_arena(*o, *l as usize),
             Field::Reserved(l) => e.buffer_reserved(*l as usize),
+            Field::Part(l, u, o) => e.buffer_part(*l as usize, *u as usize, *o as usize),
         }
     }
 }
@@ -60,6 +63,7 @@ fn read(body: &[u8], fields: &[Field]) -> Result<bool, aviary_wire::DecodeError>
             Field::Inline(b) => d.buffer()? == BufferRef::Inline(b),
             Field::Arena(o, l) => d.buffer()? == BufferRef::Arena { offset: *o, length: *l as usize },
             Field::Reserved(l) => d.buffer()? == BufferRef::Reserved { length: *l as usize },
+            Field::Part(l, u, o) => d.buffer()? == BufferRef::Part { union: *u, offset: *o, length: *l as usize },
         };
     }
     d.finish()?;

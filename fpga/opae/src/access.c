@@ -32,7 +32,8 @@ static void close_handle(struct object *object)
     /* Memory of others may be used for something else afterwards: nothing is under way there after a reset. */
     if (handle->card)
         aviary_fpga_reset(handle->card);
-    aviary_fpga_disconnect(handle->card);
+    /* Buffers that were not released stay readable, as with OPAE's own library. */
+    aviary_fpga_detach(handle->card);
     while (handle->buffers) {
         struct buffer *buffer = handle->buffers;
         handle->buffers = buffer->next;

@@ -1,9 +1,12 @@
 /* Results, words for them, and versions. */
 #include "objects.h"
+#include <opae/log.h>
 #include "words.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The release of OPAE whose declarations these are. */
@@ -31,6 +34,8 @@ fpga_result result_of(int error, const char *function)
     case EAGAIN:
     case ENOSPC:
     case EBUSY: return FPGA_BUSY;
+    case E2BIG:
+    case EMFILE:
     case ENOMEM: return FPGA_NO_MEMORY;
     case EFAULT:
     case EEXIST:
@@ -42,6 +47,19 @@ fpga_result result_of(int error, const char *function)
 EXPORTED const char *fpgaErrStr(fpga_result e)
 {
     return words_of(e);
+}
+
+/* Errors go to standard error, all else to standard output, up to the level that LIBOPAE_LOG names. */
+EXPORTED void opae_print(int loglevel, const char *fmt, ...)
+{
+    const char *most = getenv("LIBOPAE_LOG");
+    va_list arguments;
+
+    if (loglevel > (most ? atoi(most) : 0))
+        return;
+    va_start(arguments, fmt);
+    vfprintf(loglevel <= 0 ? stderr : stdout, fmt, arguments);
+    va_end(arguments);
 }
 
 EXPORTED fpga_result fpgaInitialize(const char *config_file)

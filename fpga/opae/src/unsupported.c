@@ -39,6 +39,7 @@ UNSUPPORTED(fpgaObjectRead, fpga_object obj, uint8_t *buffer, size_t offset, siz
 UNSUPPORTED(fpgaObjectRead64, fpga_object obj, uint64_t *value, int flags)
 UNSUPPORTED(fpgaObjectWrite64, fpga_object obj, uint64_t value, int flags)
 UNSUPPORTED(fpgaWriteMMIO512, fpga_handle handle, uint32_t mmio_num, uint64_t offset, const void *value)
+UNSUPPORTED(fpgaBindSVA, fpga_handle handle, uint32_t *pasid)
 UNSUPPORTED(fpgaBufMemSet, fpga_handle handle, uint64_t wsid, size_t offset, int c, size_t n)
 UNSUPPORTED(fpgaBufMemCpyToRemote, fpga_handle handle, uint64_t dest_wsid, size_t dest_offset, void *src, size_t n)
 UNSUPPORTED(fpgaBufPoll, fpga_handle handle, uint64_t wsid, size_t offset, int width, uint64_t mask, uint64_t expected_value,

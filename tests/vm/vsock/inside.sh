@@ -50,7 +50,7 @@ start --tls-dir /tmp/tls/node
 for program in "$@"; do compare "tls: $program" $tls -- /opt/programs/$program; done
 compare "tls: threads" $tls -- /opt/programs/threads 200
 refused "tls: another CA" "ca.pem" --tls-dir /tmp/other/tenant-eve
-refused "tls: a client without TLS" "speak TLS" --plain-loopback
+refused "tls: a client without TLS" "if it uses TLS" --plain-loopback
 
 # The link's death is known at both ends.
 aviary run --api testapi --server vsock:1:7000 $tls -- /opt/programs/hold 60 >/tmp/hold 2>/tmp/errors &
@@ -74,5 +74,5 @@ stop
 # Everything in this machine is root.
 aviary serve --listen vsock:any:7000 --plain-loopback >/tmp/node.log 2>&1 && echo "FAIL plain: a node of root serves"
 grep -q "runs as root" /tmp/node.log && echo "ok plain: a node of root refuses" || echo "FAIL plain: $(head -n 3 /tmp/node.log)"
-refused "nobody listens" "nobody listens\|cannot be reached" $tls
+refused "nobody listens" "connection refused\|cannot connect" $tls
 echo end

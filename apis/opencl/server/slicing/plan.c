@@ -59,19 +59,19 @@ static int slice_range_of(struct slice_range *range, cl_kernel kernel, cl_device
 
 /* ---- Launches ------------------------------------------------------------------------------------ */
 
-/* Marks in the queue when the launch may begin. A marker without a wait list would wait for all earlier commands also where the queue
- * does not keep order. */
+/* Marks in the queue when the launch may begin. A marker waits for all earlier commands also where the queue does not keep order: without
+ * a list, and with PoCL's library in any case. */
 static cl_int enqueue_begin_fence(struct slice_job *job, cl_command_queue queue, cl_context context, int in_order, cl_uint waits,
                          const cl_event *wait_list) {
-    cl_int status;
-    if (in_order || waits > 0)
+    const unsigned char nothing = 0;
+    cl_int status = CL_SUCCESS;
+    if (in_order)
         return clEnqueueMarkerWithWaitList(queue, waits, wait_list, &job->begin);
-    cl_event past = clCreateUserEvent(context, &status);
+    cl_mem unused = clCreateBuffer(context, CL_MEM_READ_WRITE, sizeof nothing, NULL, &status);
     if (status != CL_SUCCESS)
         return status;
-    clSetUserEventStatus(past, CL_COMPLETE);
-    status = clEnqueueMarkerWithWaitList(queue, 1, &past, &job->begin);
-    clReleaseEvent(past);
+    status = clEnqueueFillBuffer(queue, unused, &nothing, sizeof nothing, 0, sizeof nothing, waits, wait_list, &job->begin);
+    clReleaseMemObject(unused);
     return status;
 }
 
@@ -141,9 +141,13 @@ static int launch_sliced(struct slice_job *job, cl_command_queue queue, cl_devic
         job->submissions_done = clCreateUserEvent(context, &status);
     if (status != CL_SUCCESS || !(job->worker = slice_worker_of(device)))
         return 0;
+    /* What may fail because of a user event goes whole: the application may live with the failure of one command only (references.c). */
+    if (!opencl_begin_own_commands())
+        return 0;
     status = enqueue_begin_fence(job, queue, context, !(properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), waits, wait_list);
     if (status == CL_SUCCESS)
         status = enqueue_last(job, queue, event);
+    opencl_end_own_commands();
     if (status != CL_SUCCESS)
         return 0;
     job->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
@@ -156,7 +160,7 @@ static int launch_sliced(struct slice_job *job, cl_command_queue queue, cl_devic
     clRetainEvent(submissions_done);
     /* From here on the job belongs to the callback. */
     if (clSetEventCallback(begin, CL_COMPLETE, slice_may_begin, job) != CL_SUCCESS) {
-        clSetUserEventStatus(submissions_done, CL_OUT_OF_RESOURCES);
+        opencl_set_status(submissions_done, CL_OUT_OF_RESOURCES);
         slice_free_job(job);
     }
     clReleaseEvent(begin);
@@ -167,7 +171,7 @@ static int launch_sliced(struct slice_job *job, cl_command_queue queue, cl_devic
 
 static cl_int launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *offset, const size_t *size,
                      const size_t *local, cl_uint waits, const cl_event *wait_list, cl_event *event) {
-    struct slice_kernel *known = slice_kernel_of(kernel);
+    struct slice_kernel *known = opencl_has_unset_events() ? NULL : slice_kernel_of(kernel);
     struct slice_range range;
     struct slice_watch watch = {0};
     cl_device_id device = NULL;

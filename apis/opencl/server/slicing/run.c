@@ -174,13 +174,21 @@ static cl_int run_submissions(struct slice_job *job) {
 
 /* ---- Launches ------------------------------------------------------------------------------------ */
 
-void slice_free_job(struct slice_job *job) {
+/* All that keeps the application's objects: once the launch is over, it may let go of them in its own order (references.c). */
+static void let_go_of_objects(struct slice_job *job) {
+    if (job->begin)
+        clReleaseEvent(job->begin);
     if (job->queue)
         clReleaseCommandQueue(job->queue);
     if (job->kernel)
         clReleaseKernel(job->kernel);
-    if (job->begin)
-        clReleaseEvent(job->begin);
+    job->begin = NULL;
+    job->queue = NULL;
+    job->kernel = NULL;
+}
+
+void slice_free_job(struct slice_job *job) {
+    let_go_of_objects(job);
     if (job->submissions_done)
         clReleaseEvent(job->submissions_done);
     pthread_mutex_lock(&slice_lock);
@@ -204,8 +212,9 @@ static void run_slice_job(struct slice_job *job) {
                    "all %.3f ms, status %d",
                    job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late,
                    job->total_ns / 1e6, status);
+    let_go_of_objects(job);
     /* A part that failed ends the launch's own event with its error. */
-    clSetUserEventStatus(job->submissions_done, status == CL_SUCCESS ? CL_COMPLETE : status);
+    opencl_set_status(job->submissions_done, status == CL_SUCCESS ? CL_COMPLETE : status);
     slice_free_job(job);
 }
 

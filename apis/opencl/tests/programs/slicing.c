@@ -204,8 +204,8 @@ static void from_binary(struct device *d, cl_program program) {
     free(binary);
 }
 
-/* Events: what comes before and after a launch, in queues of both kinds; a launch that waits for what never succeeds. */
-static void order(struct device *d, cl_program program, cl_command_queue_properties properties) {
+/* Events: what comes before and after a launch, in queues of both kinds, `gated` behind a user event (no launch goes in parts then). */
+static void order(struct device *d, cl_program program, cl_command_queue_properties properties, int gated) {
     enum { COUNT = 4096 };
     static float x[COUNT], y[COUNT];
     cl_int status;
@@ -216,24 +216,25 @@ static void order(struct device *d, cl_program program, cl_command_queue_propert
     MUST(status);
     size_t size = COUNT, local = 8;
     float a = 2;
-    cl_event user = clCreateUserEvent(d->context, &status), events[4];
+    cl_event user = gated ? clCreateUserEvent(d->context, &status) : NULL, events[4];
     MUST(status);
     for (int i = 0; i < COUNT; i++)
         x[i] = (float)i;
     MUST(clSetKernelArg(kernel, 0, sizeof buffer, &buffer));
     MUST(clSetKernelArg(kernel, 1, sizeof a, &a));
-    MUST(clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 0, sizeof x, x, 1, &user, &events[0]));
+    MUST(clEnqueueWriteBuffer(queue, buffer, CL_FALSE, 0, sizeof x, x, (cl_uint)gated, gated ? &user : NULL, &events[0]));
     MUST(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &size, &local, 1, &events[0], &events[1]));
     a = 3;
     MUST(clSetKernelArg(kernel, 1, sizeof a, &a));
     MUST(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &size, &local, 1, &events[1], &events[2]));
     MUST(clEnqueueReadBuffer(queue, buffer, CL_FALSE, 0, sizeof y, y, 1, &events[2], &events[3]));
     MUST(clGetEventInfo(events[2], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL));
-    printf("waits: %d\n", status > CL_COMPLETE);
+    printf("waits: %d\n", !gated || status > CL_COMPLETE);
     cl_command_type type = 0;
     MUST(clGetEventInfo(events[2], CL_EVENT_COMMAND_TYPE, sizeof type, &type, NULL));
     printf("is a launch: %d\n", type == CL_COMMAND_NDRANGE_KERNEL);
-    MUST(clSetUserEventStatus(user, CL_COMPLETE));
+    if (gated)
+        MUST(clSetUserEventStatus(user, CL_COMPLETE));
     MUST(clFinish(queue));
     printf("ordered %016lx\n", digest(y, sizeof y));
     for (int i = 0; i < 4; i++)
@@ -241,7 +242,8 @@ static void order(struct device *d, cl_program program, cl_command_queue_propert
     printf("times are in order: %d %d %d\n", times[0] <= times[1], times[1] <= times[2], times[2] < times[3]);
     for (int i = 0; i < 4; i++)
         MUST(clReleaseEvent(events[i]));
-    MUST(clReleaseEvent(user));
+    if (gated)
+        MUST(clReleaseEvent(user));
     MUST(clReleaseCommandQueue(queue));
     MUST(clReleaseKernel(kernel));
     MUST(clReleaseMemObject(buffer));
@@ -334,8 +336,10 @@ int main(void) {
     once(&d, others, "pasting");
     MUST(clReleaseProgram(others));
     from_binary(&d, program);
-    order(&d, program, 0);
-    order(&d, program, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+    for (int gated = 0; gated < 2; gated++)
+        order(&d, program, 0, gated);
+    for (int gated = 0; gated < 2; gated++)
+        order(&d, program, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, gated);
     mistakes(&d, program);
     failing(&d, program);
     clones(&d);

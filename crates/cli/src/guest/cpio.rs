@@ -91,7 +91,7 @@ fn entry(
     (major, minor): (u32, u32),
 ) -> io::Result<()> {
     let size = u32::try_from(data.len())
-        .map_err(|_| io::Error::other(format!("{name}: a file in an image can have 4 GiB at most")))?;
+        .map_err(|_| io::Error::other(format!("{name} is larger than 4 GiB, the limit for a file in an image")))?;
     let name_size = name.len() as u32 + 1;
     // inode, mode, uid, gid, links, time, size, device of the file (2), device that it is (2), size of the name, check
     let fields = [inode, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];

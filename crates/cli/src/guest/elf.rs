@@ -17,7 +17,7 @@ use std::{
 pub enum ElfError {
     /// cannot read {0}: {1}
     Unreadable(PathBuf, io::Error),
-    /// {0} is no program of this machine's kind (64-bit ELF): add a script with --add, and its interpreter with --program
+    /// {0} is not a 64-bit ELF program of this machine's architecture: add a script with --add, and its interpreter with --program
     NoProgram(PathBuf),
     /// {0} is damaged: {1}
     Damaged(PathBuf, object::Error),

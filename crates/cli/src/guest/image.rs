@@ -30,9 +30,9 @@ const PROGRAM_LIBRARIES: &str = "/usr/lib/aviary/programs";
 /// The devices that every guest of ours has.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_mmio", "virtio_console"];
 
-/// Build a small image that boots, runs one command and turns itself off: for tests and for a first look.
+/// Build a small image that boots, runs one command and powers off: for tests and for a first look.
 ///
-/// The image has a kernel, busybox, the guest libraries of the APIs and what you add. Root is not needed.
+/// The image consists of a kernel, busybox, the guest libraries of the APIs and the files that you add. Root is not needed.
 /// `aviary vm run --image FOLDER -- CMD` boots it.
 #[derive(Args)]
 #[command(
@@ -54,7 +54,7 @@ pub struct ImageCommand {
     /// Load this module of the kernel, too (repeatable).
     #[arg(long, value_name = "NAME")]
     module: Vec<String>,
-    /// Put the guest library of this API in (repeatable; default: all that are built).
+    /// Include the guest library of this API (repeatable; default: all that are built).
     #[arg(long, value_name = "NAME")]
     api: Vec<String>,
     /// Look for API builds in this folder first (repeatable).
@@ -70,10 +70,10 @@ pub struct ImageCommand {
 /// The files that users put into a guest.
 #[derive(Args, Default)]
 pub struct Additions {
-    /// Put a file or folder in, at TARGET or where it lies here (repeatable).
+    /// Include a file or folder, at TARGET or at its path on this machine (repeatable).
     #[arg(long, value_name = "FILE[:TARGET]")]
     add: Vec<Addition>,
-    /// Put a program in, with its shared libraries (repeatable). What it loads while it runs is not known: --add it.
+    /// Include a program and its shared libraries (repeatable). Libraries that it loads with dlopen are not found: --add them.
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<PathBuf>,
 }
@@ -102,7 +102,7 @@ pub fn run(command: &ImageCommand) -> anyhow::Result<ExitCode> {
     archive.file("/init", INIT, 0o755);
     add_file(&mut archive, &command.busybox, "/usr/bin/busybox")?;
     if !elf::closure(&command.busybox)?.is_empty() {
-        bail!("{} needs shared libraries: a statically linked one is wanted", command.busybox.display());
+        bail!("{} needs shared libraries: use a statically linked one", command.busybox.display());
     }
     archive.add("/usr/bin/sh", CpioNode::Link("busybox".into()));
     // Some programs look up their user and fail if it has no entry.
@@ -146,7 +146,7 @@ fn add_apis(archive: &mut Archive, apis: &[apis::Api]) -> anyhow::Result<()> {
         add_libraries(archive, &api.library)?;
         for step in &api.launch {
             if let apis::Launch::Program(name) = step
-                && let Some(program) = crate::launch::beside(name)
+                && let Some(program) = crate::run::launch::beside(name)
             {
                 add_libraries(archive, &program)?;
             }

@@ -30,8 +30,8 @@ const GUEST_LIBRARIES: [&str; 5] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", 
 
 /// Put guest libraries, the driver's sources and their configuration into a virtual machine's system.
 ///
-/// Run it inside of the guest, or on the host for a file system that is mounted at --root. It can be repeated: what is
-/// up to date stays as it is.
+/// Run it inside the guest, or on the host for a file system that is mounted at --root. It can be repeated: files that are
+/// up to date are not written again.
 #[derive(Args)]
 pub struct InstallCommand {
     /// The root folder of the guest.
@@ -93,10 +93,10 @@ fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
     }
     match driver {
         Some(version) => println!("next      in the guest: dkms install aviary/{version} && modprobe aviary"),
-        None => println!("note      no sources of the driver here: name them with --driver"),
+        None => println!("note      the driver's sources were not found here: name them with --driver"),
     }
     println!(
-        "next      in the guest: usermod -aG aviary USER, for users that may have accelerators and are trusted with the VM"
+        "next      in the guest: usermod -aG aviary USER, for each user who may use accelerators (such users can reach all memory of the VM)"
     );
     Ok(())
 }
@@ -155,7 +155,7 @@ fn listed(root: &GuestRoot) -> Vec<String> {
 fn driver_sources(command: &InstallCommand, items: &mut BTreeMap<String, Item>) -> anyhow::Result<Option<String>> {
     let found = match &command.driver {
         Some(folder) if !folder.join("dkms.conf").is_file() => {
-            bail!("{} has no dkms.conf: these are no sources of the driver", folder.display())
+            bail!("{} has no dkms.conf: expected the folder with the driver's sources", folder.display())
         }
         Some(folder) => Some(folder.clone()),
         None => beside_this_program().into_iter().find(|folder| folder.join("dkms.conf").is_file()),

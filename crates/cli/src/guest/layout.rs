@@ -1,6 +1,6 @@
 //! Where guest libraries lie in a guest, in an image as in an installed system.
 
-use crate::apis::{Api, Launch};
+use crate::apis::{Api, Launch, filled};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -21,7 +21,7 @@ const STANDARD_FOLDERS: [(&str, &str); 1] = [("OCL_ICD_VENDORS", "/etc/OpenCL/ve
 pub enum LayoutError {
     /// cannot read {0}: {1}; run `aviary spec build` for API `{2}` again
     Unreadable(PathBuf, io::Error, String),
-    /// APIs `{0}` and `{1}` both stand in for {2}: choose one with --api
+    /// APIs `{0}` and `{1}` both replace {2}: choose one with --api
     Conflict(String, String, String),
 }
 
@@ -46,12 +46,16 @@ impl Layout {
         let mut owners = BTreeMap::new();
         for api in apis {
             let place = Place { api, folder: format!("{HOME}/{}", api.name) };
-            let library = place.translate(&api.library.to_string_lossy());
+            let library = place.library();
             let data = place.read(&api.library)?;
             layout.items.insert(library.clone(), Item::File { data, mode: 0o755 });
             for step in &api.launch {
                 match step {
-                    Launch::Environment { name, value } => layout.environment(&place, name, value)?,
+                    Launch::Environment { name, value } => layout.environment(&place, name, value),
+                    Launch::File { path, content } => {
+                        let data = place.filled(content).into_bytes();
+                        layout.items.insert(place.file(path), Item::File { data, mode: 0o644 });
+                    }
                     Launch::Program(name) => layout.program(&place, name)?,
                     Launch::DropIn { soname, only_if_missing: true } if has(soname) => {}
                     Launch::DropIn { soname, .. } => {
@@ -66,48 +70,27 @@ impl Layout {
         Ok(layout)
     }
 
-    /// A variable that names a file or a folder of the API's build takes it along.
-    fn environment(&mut self, place: &Place<'_>, name: &str, value: &str) -> Result<(), LayoutError> {
-        let source = Path::new(value);
-        let inside = source.starts_with(&place.api.directory);
-        let standard = STANDARD_FOLDERS.iter().find(|(variable, _)| *variable == name);
-        let target = standard.map_or_else(|| place.translate(value), |(_, folder)| (*folder).to_owned());
-        if inside && source.is_dir() {
-            let failed = |error| LayoutError::Unreadable(source.into(), error, place.api.name.clone());
-            for entry in fs::read_dir(source).map_err(failed)? {
-                let path = entry.map_err(failed)?.path();
-                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                self.copy(place, &path, format!("{target}/{file}"))?;
-            }
-        } else if inside && source.is_file() && source != place.api.library {
-            self.copy(place, source, target.clone())?;
+    /// Loaders that read a standard folder of their own need no variable.
+    fn environment(&mut self, place: &Place<'_>, name: &str, value: &str) {
+        if standard_folder(name).is_none() {
+            self.variables.insert(name.to_owned(), place.filled(value));
         }
-        if standard.is_none() {
-            self.variables.insert(name.to_owned(), target);
-        }
-        Ok(())
     }
 
     /// One that this installation lacks is left out.
     fn program(&mut self, place: &Place<'_>, name: &str) -> Result<(), LayoutError> {
-        if let Some(program) = crate::launch::beside(name) {
+        if let Some(program) = crate::run::launch::beside(name) {
             let target = format!("{}/{name}", place.folder);
             self.items.insert(target.clone(), Item::File { data: place.read(&program)?, mode: 0o755 });
             self.items.insert(format!("{PROGRAMS}/{name}"), Item::Link(target));
         }
         Ok(())
     }
+}
 
-    /// Texts name files of the build by their paths on this machine.
-    fn copy(&mut self, place: &Place<'_>, source: &Path, target: String) -> Result<(), LayoutError> {
-        let data = place.read(source)?;
-        let data = match String::from_utf8(data) {
-            Ok(text) => place.translate(&text).into_bytes(),
-            Err(binary) => binary.into_bytes(),
-        };
-        self.items.insert(target, Item::File { data, mode: 0o644 });
-        Ok(())
-    }
+/// Of the loader that reads this variable.
+fn standard_folder(variable: &str) -> Option<&'static str> {
+    STANDARD_FOLDERS.iter().find(|(name, _)| *name == variable).map(|(_, folder)| *folder)
 }
 
 struct Place<'a> {
@@ -117,8 +100,23 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn translate(&self, text: &str) -> String {
-        text.replace(&*self.api.directory.to_string_lossy(), &self.folder)
+    fn library(&self) -> String {
+        format!("{}/{}", self.folder, self.api.library.file_name().unwrap_or_default().to_string_lossy())
+    }
+
+    fn filled(&self, text: &str) -> String {
+        filled(text, Path::new(&self.folder), Path::new(&self.library()))
+    }
+
+    /// Where a file of the specification is in the guest: in the standard folder, if it is in the folder that a variable names
+    /// in that one's stead.
+    fn file(&self, path: &Path) -> String {
+        let standard = self.api.launch.iter().find_map(|step| {
+            let Launch::Environment { name, value } = step else { return None };
+            let name_there = path.strip_prefix(value.strip_prefix("{dir}/")?).ok()?;
+            Some(format!("{}/{}", standard_folder(name)?, name_there.display()))
+        });
+        standard.unwrap_or_else(|| format!("{}/{}", self.folder, path.display()))
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, LayoutError> {
@@ -159,11 +157,9 @@ mod tests {
     fn icd_files_go_where_loaders_look_and_name_the_guests_library() {
         let root = PrivateDir::create().unwrap();
         let mut opencl = api(root.path(), "opencl", vec![dropin(true)]);
-        let vendors = opencl.directory.join("vendors");
-        fs::create_dir(&vendors).unwrap();
-        fs::write(vendors.join("aviary.icd"), format!("{}\n", opencl.library.display())).unwrap();
-        let value = vendors.to_string_lossy().into_owned();
-        opencl.launch.push(Launch::Environment { name: "OCL_ICD_VENDORS".into(), value });
+        let content = "{library}\n".into();
+        opencl.launch.push(Launch::Environment { name: "OCL_ICD_VENDORS".into(), value: "{dir}/vendors".into() });
+        opencl.launch.push(Launch::File { path: "vendors/aviary.icd".into(), content });
         let layout = Layout::of(&[opencl], &|_| true).unwrap();
         let icd = Item::File { data: b"/usr/lib/aviary/opencl/liba.so.1\n".into(), mode: 0o644 };
         assert_eq!(layout.items.get("/etc/OpenCL/vendors/aviary.icd"), Some(&icd));
@@ -199,9 +195,14 @@ mod tests {
     fn other_variables_are_kept_with_paths_of_the_guest() {
         let root = PrivateDir::create().unwrap();
         let mut a = api(root.path(), "a", Vec::new());
-        let value = a.library.to_string_lossy().into_owned();
-        a.launch.push(Launch::Environment { name: "A_LIBRARY".into(), value });
+        for (name, value) in [("A_LIBRARY", "{library}"), ("A_FILE", "{dir}/a.conf")] {
+            a.launch.push(Launch::Environment { name: name.into(), value: value.into() });
+        }
+        a.launch.push(Launch::File { path: "a.conf".into(), content: "{dir}".into() });
         let layout = Layout::of(&[a], &|_| false).unwrap();
         assert_eq!(layout.variables["A_LIBRARY"], "/usr/lib/aviary/a/liba.so.1");
+        assert_eq!(layout.variables["A_FILE"], "/usr/lib/aviary/a/a.conf");
+        let file = Item::File { data: b"/usr/lib/aviary/a".into(), mode: 0o644 };
+        assert_eq!(layout.items.get("/usr/lib/aviary/a/a.conf"), Some(&file));
     }
 }

@@ -17,11 +17,11 @@ use std::{
 pub enum ModuleError {
     /// cannot read {0}: {1}
     Unreadable(PathBuf, io::Error),
-    /// {0} has no module `{1}`{2}: --modules wants the folder /lib/modules/VERSION of the kernel
+    /// {0} has no module `{1}`{2}: give the kernel's folder /lib/modules/VERSION with --modules
     NotFound(PathBuf, String, String),
     /// {0} cannot be unpacked: is `{1}` installed?
     Packed(PathBuf, &'static str),
-    /// {0} is no kernel module
+    /// {0} is not a kernel module
     NoModule(PathBuf),
     /// {0} was built for Linux {1}, and the modules of the image are for {2}: build it with KDIR set to the headers of {2}
     OtherKernel(PathBuf, String, String),

@@ -21,7 +21,7 @@ const TEMPORARY_SUFFIX: &str = ".aviary-new";
 pub enum RootError {
     /// {0}: {1}
     File(PathBuf, io::Error),
-    /// {0} is a folder, and a file belongs there: remove it
+    /// {0} is a folder, but a file has to be written there: remove it
     Folder(PathBuf),
 }
 

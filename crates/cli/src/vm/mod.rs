@@ -23,8 +23,8 @@ enum VmAction {
 
 /// Run QEMU with Aviary's device, or print its command line.
 ///
-/// With --image and a command, that command runs in the guest: its output and its exit status are the guest's.
-/// Without a command the image's console is a shell.
+/// With --image and a command, the command runs in the guest; this command prints its output and exits with its status.
+/// Without a command, the image's console is a shell.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  aviary vm run --socket /run/aviary/vm1.sock --image image -- clinfo\n  aviary vm run --socket /run/aviary/vm1.sock --print --qemu-arg=-drive --qemu-arg=file=disk.qcow2,if=virtio"
@@ -39,14 +39,14 @@ struct VmRunCommand {
     /// The VM's CPUs.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     cpus: u32,
-    /// Hardware virtualization, emulation, or what this machine has.
+    /// Hardware virtualization (kvm), emulation (tcg), or kvm where this machine has it (auto).
     #[arg(long, value_name = "HOW", default_value = "auto")]
     accel: Accelerator,
     /// The QEMU to run.
     #[arg(long, value_name = "PATH", env = "AVIARY_QEMU", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
-    /// How QEMU presents the device: its device for file systems (with which sessions survive a pause of the VM), or its
-    /// generic vhost-user device (QEMU 11.1), for guests whose kernel has a driver for file systems built in.
+    /// QEMU device that carries Aviary: vhost-user-fs, with which sessions survive a pause of the VM, or the generic
+    /// vhost-user device (QEMU 11.1), for guests whose kernel has the virtiofs driver built in.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     carrier: Carrier,
     /// Boot this image, as `aviary guest image` makes it.
@@ -57,10 +57,10 @@ struct VmRunCommand {
     /// One more argument for QEMU (repeatable).
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     qemu_arg: Vec<OsString>,
-    /// Keep what the guest's kernel prints in this file.
+    /// Write the output of the guest's kernel to this file.
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
-    /// Print QEMU's command line and do not run it.
+    /// Print QEMU's command line instead of running it.
     #[arg(long, conflicts_with_all = ["command", "add", "program"])]
     print: bool,
     /// The command that runs in the guest.
@@ -84,7 +84,10 @@ pub fn run(command: VmCommand) -> anyhow::Result<ExitCode> {
         && !socket.exists()
         && !command.print
     {
-        bail!("{} does not exist: the node's configuration names the sockets of its VMs", socket.display());
+        bail!(
+            "{} does not exist: expected the socket of a VM in the node's configuration ([vms]), while the node runs",
+            socket.display()
+        );
     }
     let machine = Machine {
         accelerator,

@@ -63,7 +63,7 @@ impl Carrier {
         let names: Vec<_> = wanted.iter().map(|carrier| carrier.device()).collect();
         found.with_context(|| {
             format!(
-                "{} has no {}: use QEMU 8.2 or newer (7.2 for VMs that are not paused)",
+                "{} has no device {}: use QEMU 8.2 or newer (7.2 suffices for VMs that are never paused)",
                 qemu.program.display(),
                 names.join(" and no ")
             )
@@ -97,7 +97,7 @@ impl Qemu {
         let qemu = Self { program };
         match qemu.ask(&["--version"]) {
             Some(text) if text.contains("QEMU") => Ok(qemu),
-            Some(_) => bail!("{} is no QEMU", qemu.program.display()),
+            Some(_) => bail!("{} is not QEMU: its --version does not say so", qemu.program.display()),
             None => bail!(
                 "cannot run {}: install QEMU (Debian: qemu-system-x86), or name yours with --qemu",
                 qemu.program.display()

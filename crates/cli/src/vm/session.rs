@@ -1,10 +1,8 @@
 //! One command in a guest: its input, output and exit status.
 
 use super::qemu::{Boot, Machine, Qemu, with_path};
-use crate::{
-    guest::{Additions, Archive, COMMAND, quoted},
-    signals::Signals,
-};
+use crate::daemons::signals::Signals;
+use crate::guest::{Additions, Archive, COMMAND, quoted};
 use anyhow::{Context, bail};
 use aviary_node::PrivateDir;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -184,12 +182,12 @@ fn end_without_status(told: &str, console: &Path) -> String {
     let printed = String::from_utf8_lossy(&printed);
     let lines: Vec<&str> = printed.lines().collect();
     if lines.is_empty() {
-        return format!("the VM ended {when}, and its console says nothing");
+        return format!("the VM ended {when}, without any output on its console");
     }
     // Why, and not the many lines of registers after it.
     if let Some(panic) = lines.iter().find(|line| line.contains("Kernel panic")) {
         let memory = if panic.contains("memory") { "; give it more with --memory" } else { "" };
-        return format!("the VM ended {when}: {panic}{memory} (--console FILE keeps all that its kernel prints)");
+        return format!("the VM ended {when}: {panic}{memory} (--console FILE keeps the kernel's whole output)");
     }
     let last = &lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..];
     format!("the VM ended {when}; the last lines of its console:\n{}", last.join("\n"))

@@ -1,50 +1,52 @@
 //! One client of the card: its socket, its virtual accelerator, and the request that waits for the port.
 
-use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aviary_card::{Board, ClientMemory, LINE};
-use aviary_control::ClientFigures;
+use aviary_card::{Board, IommuError, LINE};
+use aviary_control::{Aside, ClientFigures, Foreign, MOST_OF_ONE, PartyName, receive_plain};
 use aviary_gate::fits;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::account::MemoryAccount;
 use super::events::Events;
+use super::incoming::{Arrived, Incoming};
+use super::limits::Limits;
+use super::memories::Memories;
 use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
-use super::service::Limits;
-use crate::mediator::guid_halves;
-use crate::{
-    Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer, nanoseconds,
-};
+use crate::faults::JobFault;
+use crate::mappings::MappingError;
+use crate::mediator::{Error, Mediator, guid_halves};
+use crate::registers::{ReadAnswer, WriteAnswer};
+use crate::slices::SLICE_BYTES;
+use crate::turns::nanoseconds;
+use crate::virtual_accelerator::{Owner, Phase, VirtualId};
 
 /// Time in which a read of a register with an effect waits for the port. A virtual machine must not stand still for its place in
 /// a queue: after that the read is answered with all ones, as on a bus.
 const EFFECT_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The reason why a client is not served any more.
-#[derive(Debug, thiserror::Error)]
+/// Lines in the log about failed jobs of one client.
+const MOST_FAILURES: u8 = 8;
+
+/// The reason why a client's connection ends.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum Farewell {
-    /// it hung up
-    #[error("it hung up")]
+    /// it closed the connection
     HungUp,
-    /// the node ends its session
-    #[error("the node ends its session")]
+    /// the node ended its session
     Ended,
     /// it sent {0}
-    #[error("it sent {0}")]
     Bad(#[from] BadRequest),
-    /// it does not read its replies
-    #[error("it does not read its replies")]
+    /// it did not read its replies
     Deaf,
+    /// descriptors that its tenant has sent wait for others while they are closed
+    Waits,
 }
 
 /// A request that waits for the port.
@@ -73,12 +75,37 @@ impl ClientTerms {
     }
 }
 
+/// The threads that receive descriptors of clients, and the bell that they ring.
+#[derive(Debug)]
+pub struct Threads {
+    pub aside: Aside,
+    /// An eventfd.
+    pub bell: Arc<OwnedFd>,
+}
+
+impl Threads {
+    /// # Errors
+    /// As eventfd(2).
+    pub fn new() -> rustix::io::Result<Threads> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Threads { aside: Aside::default(), bell: Arc::new(bell) })
+    }
+}
+
+/// Those who pay for what a client sends.
+fn party(terms: &ClientTerms) -> PartyName {
+    terms.owner.tenant.as_str().into()
+}
+
 /// A client. Everything that it sends is hostile; it harms its own virtual accelerator only.
 #[derive(Debug)]
 pub struct Client {
-    pub socket: OwnedFd,
+    /// Descriptors may be in flight in it.
+    pub socket: Arc<Foreign>,
+    /// A request with descriptors that is under way.
+    incoming: Option<Incoming>,
     id: Option<VirtualId>,
-    mappings: usize,
+    memories: Memories,
     pending: Option<Pending>,
     terms: ClientTerms,
     account: MemoryAccount,
@@ -89,14 +116,18 @@ pub struct Client {
     events: Events,
     /// Interrupts that no WAIT was told, a bit per vector.
     raised: u8,
+    /// Failures that the log has, and the number of the last job that has failed.
+    failures: (u8, u64),
 }
 
 impl Client {
-    pub fn new(socket: OwnedFd, account: MemoryAccount, terms: ClientTerms) -> Client {
+    pub fn new(socket: OwnedFd, account: MemoryAccount, terms: ClientTerms, threads: &Threads) -> Client {
+        let socket = Foreign::new(socket, &threads.aside, &party(&terms), "the connection of a card's client");
         Client {
-            socket,
+            socket: Arc::new(socket),
+            incoming: None,
             id: None,
-            mappings: 0,
+            memories: Memories::default(),
             pending: None,
             terms,
             account,
@@ -104,6 +135,7 @@ impl Client {
             ended: false,
             events: Events::default(),
             raised: 0,
+            failures: (0, 0),
         }
     }
 
@@ -146,9 +178,14 @@ impl Client {
         self.pending.is_some()
     }
 
+    /// A request of it is being received: the bell says when that is done.
+    pub fn is_receiving(&self) -> bool {
+        self.incoming.is_some()
+    }
+
     /// The other end of the socket is gone, although requests of it may wait or be unread.
     pub fn has_hung_up(&self) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let mut polled = [PollFd::new(&*self.socket, PollFlags::empty())];
         let looked = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         looked.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
@@ -171,46 +208,78 @@ impl Client {
         &mut self,
         mediator: &mut Mediator<B>,
         limits: &Limits,
+        threads: &Threads,
         now: Instant,
     ) -> Result<bool, Farewell> {
         if self.ended {
             return Err(Farewell::Ended);
         }
-        // A byte more than a request, so that a longer one is seen.
-        let mut bytes = [0; MESSAGE_BYTES + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let message = match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-            Ok(message) => message,
-            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(_) => return Err(Farewell::HungUp),
-        };
-        let mut descriptors: Vec<OwnedFd> = ancillary
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        if message.bytes == 0 {
-            return Err(Farewell::HungUp);
-        }
-        if message.flags.contains(ReturnFlags::TRUNC) {
-            return Err(BadRequest::Length(message.bytes).into());
-        }
-        let request = Request::parse(&bytes[..message.bytes], descriptors.len())?;
+        let Some(Arrived { bytes, came, memory, lost }) = self.next_message(threads)? else { return Ok(false) };
         self.requests += 1;
+        if lost {
+            self.answer(Reply::refused(Errno::MFILE), None)?;
+            return Ok(true);
+        }
+        let request = match Request::parse(&bytes, came) {
+            // Of a client of another release, perhaps: it is told so at its first request.
+            Err(BadRequest::Descriptors { .. }) => {
+                self.answer(Reply::refused(Errno::INVAL), None)?;
+                return Ok(true);
+            }
+            parsed => parsed?,
+        };
         if let Request::Interrupt { vector } = request {
             self.subscribe(vector)?;
             return Ok(true);
         }
-        match self.execute(mediator, limits, &request, descriptors.pop()) {
+        match self.execute(mediator, limits, &request, memory) {
             Some(reply) => self.answer(reply, None)?,
             None => self.pending = Some(Pending { request, since: now }),
         }
         Ok(true)
+    }
+
+    /// The next message; `None`: there is none, or it is being received.
+    fn next_message(&mut self, threads: &Threads) -> Result<Option<Arrived>, Farewell> {
+        if let Some(incoming) = &self.incoming {
+            let arrived = incoming.take();
+            if arrived.is_some() {
+                self.incoming = None;
+            }
+            return Ok(arrived);
+        }
+        // A byte more than a request, so that a longer one is seen.
+        let mut bytes = vec![0; MESSAGE_BYTES + 1];
+        match receive_plain(self.socket.as_fd(), &mut bytes) {
+            Ok((0, _)) => Err(Farewell::HungUp),
+            Ok((length, _)) => {
+                bytes.truncate(length);
+                Ok(Some(Arrived { bytes, ..Arrived::default() }))
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+            Err(Errno::BADMSG) => {
+                let party = party(&self.terms);
+                if threads.aside.late_of(&party, Instant::now()) >= MOST_OF_ONE {
+                    return Err(Farewell::Waits);
+                }
+                let (incoming, socket, bell) = (Incoming::default(), self.socket.clone(), threads.bell.clone());
+                self.incoming = Some(incoming.clone());
+                threads.aside.run(&party, "a request to a card", move || incoming.receive(&socket, &bell));
+                Ok(None)
+            }
+            Err(_) => Err(Farewell::HungUp),
+        }
+    }
+
+    /// What is to be logged of a job that has failed: once for each, [`MOST_FAILURES`] times in all.
+    pub fn failure<B: Board>(&mut self, mediator: &Mediator<B>) -> Option<JobFault> {
+        let id = self.id?;
+        let fault = mediator.fault(id)?;
+        let (count, told) = &mut self.failures;
+        let is_new = std::mem::replace(told, mediator.jobs(id)) != mediator.jobs(id);
+        let tells = is_new && *count < MOST_FAILURES;
+        *count += u8::from(tells);
+        tells.then_some(fault)
     }
 
     /// Tries again what waits for the port. True: an access was given up, which deserves a line in the log.
@@ -280,34 +349,31 @@ impl Client {
             },
             Request::Base { address } => mediator.set_base(id, address),
             Request::State { address } => mediator.set_state_address(id, address),
-            Request::Map { address, length, offset, rights } => {
-                let Some(descriptor) = descriptor else { return Some(Reply::refused(Errno::BADF)) };
-                if self.mappings >= limits.mappings || !self.account.charge(length) {
+            Request::Memory { id, length, rights } => {
+                let added = self.memories.add(id, descriptor, length, rights, limits.memories);
+                return Some(added.map_or_else(Reply::refused, |()| Reply::default()));
+            }
+            Request::Forget { id } => {
+                return Some(self.memories.forget(id).map_or_else(Reply::refused, |()| Reply::default()));
+            }
+            Request::Map { address, length, memory, offset, rights } => {
+                let Some(memory) = self.memories.get(memory) else { return Some(Reply::refused(Errno::BADF)) };
+                if !self.account.charge(length) {
                     return Some(Reply::refused(Errno::NOMEM));
                 }
-                let memory = ClientMemory::map(File::from(descriptor), offset, length, rights);
-                let mapped = memory.map(|memory| mediator.map(id, address, length, &Arc::new(memory), 0, rights));
-                if let Ok(Ok(())) = mapped {
-                    self.mappings += 1;
-                } else {
+                let mapped = mediator.map(id, address, length, memory, offset, rights);
+                if mapped.is_err() {
                     self.account.uncharge(length);
                 }
-                match mapped {
-                    Ok(mapped) => mapped,
-                    Err(_) => return Some(Reply::refused(Errno::BADF)),
-                }
+                mapped
             }
             Request::Unmap { address, length } => {
-                let unmapped = mediator.unmap(id, address, length);
-                if unmapped.is_ok() {
-                    self.mappings -= 1;
-                    self.account.uncharge(length);
-                }
-                unmapped
+                mediator.unmap(id, address, length).map(|bytes| self.account.uncharge(bytes))
             }
             Request::Reset => mediator.reset(id),
             Request::Wait { .. } => return self.awaited(mediator, id),
             Request::Info => return Some(info(mediator, id)),
+            Request::Fault => return Some(fault(mediator.fault(id))),
         };
         Some(done.map_or_else(|error| Reply::refused(errno_of(&error)), |()| Reply::default()))
     }
@@ -373,7 +439,7 @@ impl Client {
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
-        let sent = sendmsg(&self.socket, &[IoSlice::new(&reply.to_bytes())], &mut ancillary, flags);
+        let sent = sendmsg(&*self.socket, &[IoSlice::new(&reply.to_bytes())], &mut ancillary, flags);
         match sent {
             Ok(_) => Ok(()),
             Err(Errno::WOULDBLOCK) => Err(Farewell::Deaf),
@@ -412,6 +478,13 @@ fn info<B: Board>(mediator: &mut Mediator<B>, id: VirtualId) -> Reply {
     }
 }
 
+/// Cause (0: the job has not failed), 1 for a write, the line's address as the program knows it, cycle of the card's clock.
+fn fault(fault: Option<JobFault>) -> Reply {
+    let Some(JobFault { cause, request, at }) = fault else { return Reply::default() };
+    let (write, address) = request.map_or((false, 0), |request| (request.write, request.address));
+    Reply::with(&[cause as u64, u64::from(write), address, at])
+}
+
 /// The errno of a refusal, which the library explains.
 fn errno_of(error: &Error) -> Errno {
     match error {
@@ -420,7 +493,8 @@ fn errno_of(error: &Error) -> Errno {
         Error::Unknown => Errno::NOTCONN,
         Error::Busy => Errno::BUSY,
         Error::NotReady => Errno::NXIO,
-        Error::Mapping(MappingError::Iommu(_)) => Errno::EXIST,
+        Error::Mapping(MappingError::Iommu(IommuError::Taken(_))) => Errno::EXIST,
+        Error::Mapping(MappingError::TooMany) => Errno::TOOBIG,
         Error::Base(_) | Error::StateAddress(_) | Error::WrongPort(_) | Error::Mapping(_) => Errno::INVAL,
     }
 }

@@ -4,7 +4,7 @@
 use aviary_card::Rights;
 
 /// The version in HELLO. Changes with every change of this file.
-pub const LINK_VERSION: u32 = 3;
+pub const LINK_VERSION: u32 = 4;
 /// The length of every request and reply.
 pub const MESSAGE_BYTES: usize = 64;
 
@@ -34,13 +34,26 @@ pub enum Request {
     State {
         address: u64,
     },
-    /// Memory, whose descriptor comes with the request.
+    /// Memory from which parts are mapped, under a number that the client chooses: the first `length` bytes of the file whose
+    /// descriptor comes with the request.
+    Memory {
+        id: u64,
+        length: u64,
+        rights: Rights,
+    },
+    /// The end of that; refused while parts are mapped.
+    Forget {
+        id: u64,
+    },
+    /// A part of a memory.
     Map {
         address: u64,
         length: u64,
+        memory: u64,
         offset: u64,
         rights: Rights,
     },
+    /// Whatever is mapped in a range of whole pages, which may be nothing.
     Unmap {
         address: u64,
         length: u64,
@@ -51,6 +64,8 @@ pub enum Request {
         ms: u32,
     },
     Info,
+    /// What went wrong first in the last job.
+    Fault,
     /// A descriptor that becomes readable when this vector is raised; it comes with the reply.
     Interrupt {
         vector: u32,
@@ -63,16 +78,13 @@ pub enum Request {
 }
 
 /// Bytes that are no request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub enum BadRequest {
-    /// a request of {0} bytes, expected 64
-    #[error("a request of {0} bytes, expected {MESSAGE_BYTES}")]
+    /// a request of {0} bytes instead of {MESSAGE_BYTES:}
     Length(usize),
     /// a request of unknown kind {0}
-    #[error("a request of unknown kind {0}")]
     Kind(u32),
-    /// a request with {came} descriptors, expected {expected}
-    #[error("a request with {came} descriptors, expected {expected}")]
+    /// a request with {came} descriptors instead of {expected}
     Descriptors { came: usize, expected: usize },
 }
 
@@ -88,6 +100,9 @@ const WAIT: u32 = 9;
 const INFO: u32 = 10;
 const INTERRUPT: u32 = 11;
 const PORT: u32 = 12;
+const MEMORY: u32 = 13;
+const FORGET: u32 = 14;
+const FAULT: u32 = 15;
 
 fn word(bytes: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
@@ -112,6 +127,7 @@ impl Request {
     pub fn parse(bytes: &[u8], descriptors: usize) -> Result<Request, BadRequest> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().map_err(|_| BadRequest::Length(bytes.len()))?;
         let (small, first, second, third) = (half(bytes, 4), word(bytes, 8), word(bytes, 16), word(bytes, 24));
+        let fourth = word(bytes, 32);
         let rights = if small & 1 == 0 { Rights::Read } else { Rights::ReadWrite };
         // An offset beyond 32 bits is as wrong as the largest one.
         let offset = u32::try_from(first).unwrap_or(u32::MAX);
@@ -121,16 +137,19 @@ impl Request {
             WRITE => Request::Write { offset, bytes: small, value: second },
             BASE => Request::Base { address: first },
             STATE => Request::State { address: first },
-            MAP => Request::Map { address: first, length: second, offset: third, rights },
+            MEMORY => Request::Memory { id: first, length: second, rights },
+            FORGET => Request::Forget { id: first },
+            MAP => Request::Map { address: first, length: second, offset: third, memory: fourth, rights },
             UNMAP => Request::Unmap { address: first, length: second },
             RESET => Request::Reset,
             WAIT => Request::Wait { ms: small },
             INFO => Request::Info,
+            FAULT => Request::Fault,
             INTERRUPT => Request::Interrupt { vector: small },
             PORT => Request::Port { version: small, place: first },
             kind => return Err(BadRequest::Kind(kind)),
         };
-        let expected = usize::from(matches!(request, Request::Map { .. }));
+        let expected = usize::from(matches!(request, Request::Memory { .. }));
         if descriptors != expected {
             return Err(BadRequest::Descriptors { came: descriptors, expected });
         }
@@ -185,9 +204,11 @@ mod tests {
         assert_eq!(Request::parse(&hello, 0), Ok(Request::Hello { version: 1, guid }));
         let write = request(WRITE, 8, &[0x40, 7]);
         assert_eq!(Request::parse(&write, 0), Ok(Request::Write { offset: 0x40, bytes: 8, value: 7 }));
-        let map = request(MAP, 1, &[1, 2, 3]);
-        let wish = Request::Map { address: 1, length: 2, offset: 3, rights: Rights::ReadWrite };
-        assert_eq!(Request::parse(&map, 1), Ok(wish));
+        let memory = request(MEMORY, 0, &[7, 8]);
+        assert_eq!(Request::parse(&memory, 1), Ok(Request::Memory { id: 7, length: 8, rights: Rights::Read }));
+        let map = request(MAP, 1, &[1, 2, 3, 7]);
+        let wish = Request::Map { address: 1, length: 2, offset: 3, memory: 7, rights: Rights::ReadWrite };
+        assert_eq!(Request::parse(&map, 0), Ok(wish));
     }
 
     #[test]
@@ -199,7 +220,8 @@ mod tests {
     #[test]
     fn descriptors_come_with_the_requests_that_have_one() {
         let expected = |kind, came| Request::parse(&request(kind, 0, &[]), came).err();
-        assert_eq!(expected(MAP, 0), Some(BadRequest::Descriptors { came: 0, expected: 1 }));
+        assert_eq!(expected(MEMORY, 0), Some(BadRequest::Descriptors { came: 0, expected: 1 }));
+        assert_eq!(expected(MAP, 1), Some(BadRequest::Descriptors { came: 1, expected: 0 }));
         assert_eq!(expected(RESET, 1), Some(BadRequest::Descriptors { came: 1, expected: 0 }));
         assert_eq!(expected(WAIT, 0), None);
         assert_eq!(expected(99, 0), Some(BadRequest::Kind(99)));

@@ -4,9 +4,13 @@
 mod account;
 mod client;
 mod events;
+mod incoming;
+mod limits;
+mod memories;
 mod message;
 mod node_link;
 mod service;
 
+pub use limits::Limits;
 pub use message::{LINK_VERSION, MESSAGE_BYTES};
-pub use service::{Limits, Service, ServiceError};
+pub use service::{Service, ServiceError};

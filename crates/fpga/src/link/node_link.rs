@@ -13,8 +13,10 @@ use aviary_gate::{TenantPage, TenantSlot, fits};
 use aviary_schedule::{Discipline, Fair, RoundRobin, Share};
 
 use super::account::MemoryAccount;
-use super::client::{Client, ClientTerms};
-use crate::{Mediator, Owner, PortUse, USUAL_TURN, nanoseconds};
+use super::client::{Client, ClientTerms, Threads};
+use crate::mediator::{Mediator, USUAL_TURN};
+use crate::turns::{PortUse, nanoseconds};
+use crate::virtual_accelerator::Owner;
 
 /// Time between two reports of figures.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,13 +80,20 @@ impl NodeLink {
     ///
     /// # Errors
     /// The node has gone, or is of another version.
-    pub fn hear<B: Board>(&mut self, mediator: &mut Mediator<B>, clients: &mut Vec<Client>) -> Result<(), NodeGone> {
+    pub fn hear<B: Board>(
+        &mut self,
+        mediator: &mut Mediator<B>,
+        clients: &mut Vec<Client>,
+        threads: &Threads,
+    ) -> Result<(), NodeGone> {
         for _ in 0..MESSAGES_PER_LOOK {
             match receive(self.control.as_fd()) {
-                Received::Message(ToCard::Admit(client), descriptors) => match self.admit(*client, descriptors) {
-                    Ok(client) => clients.push(client),
-                    Err(session) => self.untold.push(FromCard::Ended { session }),
-                },
+                Received::Message(ToCard::Admit(client), descriptors) => {
+                    match self.admit(*client, descriptors, threads) {
+                        Ok(client) => clients.push(client),
+                        Err(session) => self.untold.push(FromCard::Ended { session }),
+                    }
+                }
                 Received::Message(ToCard::Share { tenant, weight, priority }, _) => {
                     mediator.set_share(&tenant, share(weight, priority));
                 }
@@ -104,7 +113,7 @@ impl NodeLink {
     }
 
     /// Its session where it cannot be served.
-    fn admit(&self, client: CardClient, mut descriptors: Vec<OwnedFd>) -> Result<Client, u64> {
+    fn admit(&self, client: CardClient, mut descriptors: Vec<OwnedFd>, threads: &Threads) -> Result<Client, u64> {
         let session = client.session;
         let (Some(page), Some(socket)) = (descriptors.pop(), descriptors.pop()) else { return Err(session) };
         let page = TenantPage::open(page.as_fd()).map_err(|_| session)?;
@@ -116,7 +125,7 @@ impl NodeLink {
             card: self.card.clone(),
             only_devices: client.only_devices,
         };
-        Ok(Client::new(socket, account, terms))
+        Ok(Client::new(socket, account, terms, threads))
     }
 
     fn apply<B: Board>(&self, mediator: &mut Mediator<B>, rules: &[PortRule]) {
@@ -175,7 +184,7 @@ fn move_client<B: Board>(
     session: u64,
     port: &str,
 ) -> Result<(), String> {
-    let client = clients.iter().find(|client| client.session() == session).ok_or("the program has gone")?;
+    let client = clients.iter().find(|client| client.session() == session).ok_or("the program has ended")?;
     let id = client.id().ok_or("the program has no accelerator yet")?;
     if !client.may_use(port) {
         return Err("its tenant may not use the port (only_devices)".into());

@@ -6,14 +6,16 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use aviary_card::Board;
+use aviary_control::{Foreign, LateJob};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
 use super::account::MemoryAccount;
-use super::client::{Client, ClientTerms, Farewell};
+use super::client::{Client, ClientTerms, Farewell, Threads};
+use super::limits::Limits;
 use super::node_link::{NodeGone, NodeLink};
-use crate::Mediator;
+use crate::mediator::Mediator;
 
 /// Cycles for which the clock runs between two looks at the clients: some milliseconds of a simulation.
 const CYCLES_PER_LOOK: u64 = 2000;
@@ -22,34 +24,14 @@ const REQUESTS_PER_LOOK: usize = 16;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 16;
 
-/// Bounds of what clients may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Clients at the same time.
-    pub clients: usize,
-    /// Mappings of a client. Each keeps a descriptor of this process.
-    pub mappings: usize,
-    /// Bytes that a client may have mapped.
-    pub mapped_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { clients: 32, mappings: 128, mapped_bytes: 64 << 30 }
-    }
-}
-
-/// The reason why a card is not served.
-#[derive(Debug, thiserror::Error)]
+/// A card's service cannot start, or has ended.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum ServiceError {
     /// cannot listen at {path}: {source}
-    #[error("cannot listen at {path}: {source}")]
     Listen { path: String, source: io::Error },
     /// cannot wait for clients: {0}
-    #[error("cannot wait for clients: {0}")]
     Wait(io::Error),
-    /// the node has gone
-    #[error("the node has gone")]
+    /// the node has ended
     Node,
 }
 
@@ -67,6 +49,7 @@ pub struct Service<B: Board> {
     door: Door,
     limits: Limits,
     clients: Vec<Client>,
+    threads: Threads,
     log: Box<dyn Fn(fmt::Arguments<'_>) + Send>,
 }
 
@@ -87,7 +70,8 @@ impl<B: Board> Service<B> {
         bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
         listen(&listener, BACKLOG).map_err(failed)?;
         let door = Door::Listener(listener);
-        Ok(Service { mediator, door, limits, clients: Vec::new(), log: Box::new(log) })
+        let threads = Threads::new().map_err(failed)?;
+        Ok(Service { mediator, door, limits, clients: Vec::new(), threads, log: Box::new(log) })
     }
 
     /// A card of a node, to whose control socket `control` leads. `name`: the card's in the node's configuration.
@@ -103,7 +87,8 @@ impl<B: Board> Service<B> {
     ) -> Result<Service<B>, ServiceError> {
         let link = NodeLink::new(control, name.to_owned());
         link.tell_ready(&mediator).map_err(|NodeGone| ServiceError::Node)?;
-        Ok(Service { mediator, door: Door::Node(link), limits, clients: Vec::new(), log: Box::new(log) })
+        let threads = Threads::new().map_err(|errno| ServiceError::Wait(errno.into()))?;
+        Ok(Service { mediator, door: Door::Node(link), limits, clients: Vec::new(), threads, log: Box::new(log) })
     }
 
     /// Serves until `stop` is readable. Clients that hung up before that have left when it returns.
@@ -118,18 +103,22 @@ impl<B: Board> Service<B> {
                 return Ok(());
             }
             self.take_new_clients()?;
+            // All that it can have rung for is looked at now.
+            let _ = rustix::io::read(&self.threads.bell, &mut [0; 8]);
             self.hear_clients();
             if self.mediator.is_busy() {
                 self.mediator.run(CYCLES_PER_LOOK);
             }
             self.retry_requests();
+            self.tell_late();
             self.report();
         }
     }
 
     /// Waits for a client, or only looks while the card is busy. True: the end.
     fn wait(&self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, ServiceError> {
-        let readable = |client: &Client| if client.is_pending() { PollFlags::empty() } else { PollFlags::IN };
+        let waits = |client: &Client| client.is_pending() || client.is_receiving();
+        let readable = |client: &Client| if waits(client) { PollFlags::empty() } else { PollFlags::IN };
         let door = match &self.door {
             Door::Listener(listener) => PollFd::new(listener, PollFlags::IN),
             Door::Node(link) if link.wants_room() => {
@@ -137,11 +126,13 @@ impl<B: Board> Service<B> {
             }
             Door::Node(link) => PollFd::from_borrowed_fd(link.control(), PollFlags::IN),
         };
-        let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), door];
-        polled.extend(self.clients.iter().map(|client| PollFd::new(&client.socket, readable(client))));
+        let bell = PollFd::new(&*self.threads.bell, PollFlags::IN);
+        let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), door, bell];
+        polled.extend(self.clients.iter().map(|client| PollFd::new(&*client.socket, readable(client))));
         let now = Instant::now();
         let report = if let Door::Node(link) = &self.door { link.deadline() } else { None };
-        let deadline = self.clients.iter().filter_map(Client::deadline).chain(report).min();
+        let late = self.threads.aside.next_look(now);
+        let deadline = self.clients.iter().filter_map(Client::deadline).chain(report).chain(late).min();
         let left = if busy { Some(Duration::ZERO) } else { deadline.map(|at| at.saturating_duration_since(now)) };
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -154,19 +145,31 @@ impl<B: Board> Service<B> {
     }
 
     fn take_new_clients(&mut self) -> Result<(), ServiceError> {
-        let Service { mediator, door, limits, clients, log } = self;
+        let Service { mediator, door, limits, clients, threads, log } = self;
         let listener = match door {
             Door::Listener(listener) => listener,
-            Door::Node(link) => return link.hear(mediator, clients).map_err(|NodeGone| ServiceError::Node),
+            Door::Node(link) => return link.hear(mediator, clients, threads).map_err(|NodeGone| ServiceError::Node),
         };
         while let Ok(socket) = accept_with(&*listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             if clients.len() < limits.clients {
-                clients.push(Client::new(socket, MemoryAccount::own(limits.mapped_bytes), ClientTerms::default()));
+                let account = MemoryAccount::own(limits.mapped_bytes);
+                clients.push(Client::new(socket, account, ClientTerms::default(), threads));
             } else {
-                log(format_args!("a client is turned away: there are {} already", limits.clients));
+                drop(Foreign::new(socket, &threads.aside, &"".into(), "the connection of a card's client"));
+                log(format_args!("a client was refused: there are {} already, which is the limit", limits.clients));
             }
         }
         Ok(())
+    }
+
+    /// Descriptors of clients that wait while they are closed.
+    fn tell_late(&mut self) {
+        for LateJob { party, what } in self.threads.aside.look(Instant::now()) {
+            (self.log)(format_args!(
+                "tenant {}: {what} waits for more than 5 s: a descriptor that came with it waits for its peer or its file system",
+                party.escape_debug()
+            ));
+        }
     }
 
     fn report(&mut self) {
@@ -177,9 +180,9 @@ impl<B: Board> Service<B> {
 
     fn hear_clients(&mut self) {
         let now = Instant::now();
-        self.keep(|client, mediator, limits, _| {
+        self.keep(|client, mediator, limits, threads, _| {
             for _ in 0..REQUESTS_PER_LOOK {
-                if client.is_pending() || !client.hear(mediator, limits, now)? {
+                if client.is_pending() || !client.hear(mediator, limits, threads, now)? {
                     break;
                 }
             }
@@ -189,29 +192,47 @@ impl<B: Board> Service<B> {
 
     fn retry_requests(&mut self) {
         let now = Instant::now();
-        self.keep(|client, mediator, limits, log| {
-            if client.retry(mediator, limits, now)? {
-                log(format_args!("a read waited too long for its port and was answered with all ones"));
+        self.keep(|client, mediator, limits, _, log| {
+            if let Some(fault) = client.failure(mediator) {
+                match client.session() {
+                    0 => log(format_args!("a job has failed: {fault}")),
+                    session => log(format_args!("session {session}: a job has failed: {fault}")),
+                }
             }
-            if client.is_pending() && client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) }
+            if client.retry(mediator, limits, now)? {
+                log(format_args!(
+                    "a client's register read waited too long for its port: it was answered with all ones"
+                ));
+            }
+            if (client.is_pending() || client.is_receiving()) && client.has_hung_up() {
+                Err(Farewell::HungUp)
+            } else {
+                Ok(())
+            }
         });
     }
 
     /// A client's end is seen here even if the round that would have read it did not come.
     fn part_from_the_gone(&mut self) {
-        self.keep(|client, _, _, _| if client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) });
+        self.keep(|client, _, _, _, _| if client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) });
     }
 
     /// Serves each client; those that are not served any more leave with all that they had.
     fn keep(
         &mut self,
-        serve: impl Fn(&mut Client, &mut Mediator<B>, &Limits, &dyn Fn(fmt::Arguments<'_>)) -> Result<(), Farewell>,
+        serve: impl Fn(
+            &mut Client,
+            &mut Mediator<B>,
+            &Limits,
+            &Threads,
+            &dyn Fn(fmt::Arguments<'_>),
+        ) -> Result<(), Farewell>,
     ) {
-        let Service { mediator, door, clients, limits, log } = self;
+        let Service { mediator, door, clients, limits, threads, log } = self;
         clients.retain_mut(|client| {
-            let Err(farewell) = serve(client, mediator, limits, log) else { return true };
+            let Err(farewell) = serve(client, mediator, limits, threads, log) else { return true };
             if !matches!(farewell, Farewell::HungUp) {
-                log(format_args!("a client is not served any more: {farewell}"));
+                log(format_args!("a client was disconnected: {farewell}"));
             }
             if let Some(id) = client.id() {
                 mediator.close(id);

@@ -52,9 +52,7 @@ impl<B: Board> Mediator<B> {
     pub fn depart(&mut self, id: VirtualId) -> Result<Departed, Error> {
         self.pause(id);
         let own = self.accelerators.remove(&id).ok_or(Error::Unknown)?;
-        if let Some(base) = own.base {
-            own.mappings.hide(&mut self.board, base, own.place.base(own.port, self.ports.len()));
-        }
+        own.mappings.hide(&mut self.board, own.place.base(own.port, self.ports.len()));
         self.places.give_back(own.place);
         self.ports[own.port].order.leave(id);
         let kind = self.board.description().ports[own.port].clone();
@@ -87,9 +85,7 @@ impl<B: Board> Mediator<B> {
         let shown = own.base.map_or(Ok(()), |base| own.mappings.show(&mut self.board, base, slice));
         if let Err(error) = shown {
             // Mappings from before the failure go, too.
-            if let Some(base) = own.base {
-                own.mappings.hide(&mut self.board, base, slice);
-            }
+            own.mappings.hide(&mut self.board, slice);
             self.close(id);
             return Err((Box::new(departed), error.into()));
         }

@@ -3,33 +3,10 @@
 use aviary_card::{Board, Stop};
 
 use super::Mediator;
+use super::port::PortTurns;
+use crate::faults::JobFault;
 use crate::switching;
-use crate::turns::PortOrder;
 use crate::virtual_accelerator::{Phase, VirtualId};
-
-/// A port and the turns at it.
-#[derive(Debug)]
-pub(super) struct PortTurns {
-    /// The accelerator's name and its number among those of the same type.
-    pub name: String,
-    pub order: PortOrder,
-    pub resident: Option<VirtualId>,
-    /// The port's cycle counter when its resident came.
-    pub since: u64,
-    /// The end of the turn, in cycles of the board's clock.
-    pub ends: u64,
-    /// The clock when its resident came, and when the resident's job ended.
-    pub came: u64,
-    pub ended: Option<u64>,
-    /// Cycles in which the port was between two owners.
-    pub switching: u64,
-}
-
-impl PortTurns {
-    pub fn new(name: String, order: PortOrder) -> PortTurns {
-        PortTurns { name, order, resident: None, since: 0, ends: 0, came: 0, ended: None, switching: 0 }
-    }
-}
 
 impl<B: Board> Mediator<B> {
     /// Does the virtual accelerator have its port at the moment?
@@ -49,8 +26,9 @@ impl<B: Board> Mediator<B> {
         port.order.charge(id, cycles, self.board.now());
         port.switching += self.board.now() - began;
         let port = own.port;
-        // Interrupts up to here are this one's: the port raises none in reset.
+        // Interrupts and faults up to here are this one's: the port raises none in reset.
         self.note_interrupts();
+        self.note_io_faults();
         self.ports[port].resident = None;
     }
 
@@ -88,6 +66,7 @@ impl<B: Board> Mediator<B> {
             if until > now {
                 let stopped = self.board.advance(until - now);
                 self.note_interrupts();
+                self.note_io_faults();
                 if stopped != Stop::Elapsed {
                     self.look_at_jobs();
                 }
@@ -148,6 +127,18 @@ impl<B: Board> Mediator<B> {
             {
                 own.interrupts |= vectors;
             }
+        }
+    }
+
+    /// Hands refusals of the IO page table to the residents of their ports.
+    fn note_io_faults(&mut self) {
+        let (faults, _) = self.board.take_io_faults();
+        for fault in &faults {
+            let port = self.ports.get(usize::from(fault.port));
+            let own = port.and_then(|port| port.resident).and_then(|id| self.accelerators.get_mut(&id));
+            let Some(own) = own.filter(|own| own.refusal.is_none()) else { continue };
+            let Some(base) = own.base else { continue };
+            own.refusal = Some(JobFault::of_io(fault, own.place.base(own.port, self.ports.len()), base));
         }
     }
 

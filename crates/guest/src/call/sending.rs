@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use aviary_wire::{HEADER_SIZE, kind};
+use aviary_wire::kind;
 
 use super::Call;
 use crate::connection::Connection;
-use crate::frame::{End, Frame};
+use crate::descriptor::Lost;
 use crate::lane::ThreadLane;
-use crate::reply::forget_callbacks;
-use crate::{Lost, Reply};
+use crate::lane::frame::{End, Frame};
+use crate::reply::{Reply, forget_callbacks};
 
 impl Call {
     /// Sends the call and waits for its reply.
@@ -51,28 +51,21 @@ impl Call {
     pub fn send_cached(mut self) -> Result<Reply, Lost> {
         self.make_key();
         let connection = self.lane.connection;
-        if let Some(answer) = connection.cache.get(&self.frame().key) {
+        if let Some(answer) = connection.objects.cache.get(&self.frame().key) {
             let (lane, frame) = self.into_parts();
             return Ok(Reply::cached(lane, frame, &answer));
         }
         self.send()
     }
 
-    /// Makes the cache key: function and fields of the request, without the present content of the
-    /// outputs.
+    /// Makes the cache key: function and fields of the request. The content of an output is among them where the library
+    /// may leave a part of it as it is.
     fn make_key(&mut self) {
         let function = self.function;
         let frame = self.frame();
         frame.key.clear();
         frame.key.extend_from_slice(&function.to_le_bytes());
-        let start = frame.key.len();
         frame.key.extend_from_slice(frame.encoder.body());
-        for (at, n) in &frame.contents {
-            let from = start + at - HEADER_SIZE;
-            if let Some(content) = frame.key.get_mut(from..from + n) {
-                content.fill(0);
-            }
-        }
     }
 }
 
@@ -82,11 +75,11 @@ fn end_mappings(connection: &Connection, frame: &mut Frame) {
     for end in frame.ends.drain(..) {
         match end {
             End::Mapping { pointer, id } => {
-                if let Some(mapping) = connection.mappings.remove(pointer, id) {
+                if let Some(mapping) = connection.objects.mappings.remove(pointer, id) {
                     frame.blocks.extend(connection.deliveries.abandon(mapping.block));
                 }
             }
-            End::Freed { address } => connection.kept.free(address),
+            End::Freed { address } => connection.objects.kept.free(address),
             End::Shadow { .. } | End::Callback { .. } => {}
         }
     }
@@ -95,7 +88,7 @@ fn end_mappings(connection: &Connection, frame: &mut Frame) {
 /// The reply of a call that was not sent.
 #[cold]
 fn refused_reply(lane: Rc<ThreadLane>, frame: Box<Frame>) -> Result<Reply, Lost> {
-    let lost = lane.connection.liveness.dead();
+    let lost = lane.connection.peer.liveness.dead();
     let reply = Reply::refused(lane, frame);
     if lost { Err(Lost) } else { Ok(reply) }
 }
@@ -132,7 +125,7 @@ fn post_registering(lane: Rc<ThreadLane>, function: u32, mut frame: Box<Frame>) 
     let sent = post(lane, function, frame);
     for id in ids {
         match sent {
-            Ok(None) => connection.confirm_callback(id),
+            Ok(None) => connection.callbacks.confirm(id),
             _ => connection.forget_callback(id),
         }
     }

@@ -148,7 +148,7 @@ fn deferred_outputs_arrive_with_a_later_reply() {
         let mut call = api.call(READ_LATER).unwrap();
         call.word(1);
         // SAFETY: the vector outlives the delivery below.
-        unsafe { call.buffer_until(data.as_mut_ptr(), 10_000, false, true) };
+        unsafe { call.buffer_until(data.as_mut_ptr(), 10_000, false, true, asynchronous) };
         if asynchronous {
             call.send_async().unwrap();
         } else {
@@ -170,7 +170,7 @@ fn rejected_asynchronous_call_returns_its_blocks() {
     for _ in 0..100 {
         let mut call = api.call(REJECT).unwrap();
         // SAFETY: the vector outlives the connection's use of it: no delivery arrives.
-        unsafe { call.buffer_until(data.as_mut_ptr(), data.len(), false, true) };
+        unsafe { call.buffer_until(data.as_mut_ptr(), data.len(), false, true, true) };
         call.send_async().unwrap();
         add(api, 1, 2).unwrap();
     }
@@ -183,7 +183,7 @@ fn memory_of_a_released_handle_is_not_used_again_before_the_release_is_executed(
     let place = |p: &mut Vec<u8>| {
         let mut call = api.call(SHADOW).unwrap();
         // SAFETY: the vector has as many bytes.
-        unsafe { call.shadow(p.as_mut_ptr(), p.len(), true, true) };
+        unsafe { call.shadow(p.as_mut_ptr(), p.len(), true, false) };
         call.send().unwrap().word()
     };
     let (mut a, mut b, mut c) = (vec![0u8; 50_000], vec![0u8; 50_000], vec![0u8; 50_000]);
@@ -212,7 +212,7 @@ fn delivery_received_by_one_thread_is_visible_to_all() {
         let mut call = api.call(READ_LATER).unwrap();
         call.word(0);
         // SAFETY: the vector outlives the delivery below.
-        unsafe { call.buffer_until(data.as_mut_ptr(), 200_000, false, true) };
+        unsafe { call.buffer_until(data.as_mut_ptr(), 200_000, false, true, false) };
         call.send().unwrap().until();
         let address = data.as_ptr() as usize;
         let threads: Vec<_> = (0..3)
@@ -341,7 +341,7 @@ fn shadows_are_copied_back_on_request() {
     let mut data = vec![0u8; 9000];
     let p = data.as_mut_ptr();
     let mut call = api.call(SHADOW).unwrap();
-    // SAFETY: no input.
+    // SAFETY: the buffer has 9000 bytes.
     unsafe { call.shadow(p, 9000, false, true) };
     api.register_buf(0, 7, p, 9000);
     call.send_async().unwrap();

@@ -430,6 +430,7 @@ impl Server {
                 r.e.optional_bytes(Some(&data));
             }
             BufferRef::Reserved { length } => r.e.optional_bytes(Some(&vec![9; length - 1])),
+            BufferRef::Part { .. } => panic!("memory that is named once"),
             BufferRef::Arena { offset, length } => {
                 let p = self.arena.pointer(offset, length).unwrap();
                 // SAFETY: the range was checked; the guest waits.

@@ -37,6 +37,12 @@ void aviary_keep_connection(void);
  * they were led elsewhere since the process attached. Two system calls where they were not. */
 void aviary_follow_output(void);
 
+/* For handles whose objects every process finds alike (platforms, devices): a child of fork calls the function when it has attached. It
+ * asks its own API server what the parent had asked, and says which object has which value; `now` is what was answered, `before` the
+ * parent's. Only boxed handles. False: one of them is no handle. */
+void aviary_after_fork(void (*function)(void));
+int aviary_same_handle(const void *now, const void *before);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,14 +1,13 @@
 //! How each C file of a specification is compiled, for the build and for tools (clangd, clang-tidy): `compile_commands.json`.
 
-use super::{BuildError, Folder};
+use super::error::BuildError;
+use super::folder::Folder;
+use super::names::DATABASE;
 use crate::model::{Model, Side};
 use crate::utility;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// The name that tools look for.
-pub const DATABASE: &str = "compile_commands.json";
 
 /// The folder of one side's generated crate.
 pub fn folder(side: Side, crates: &Path) -> PathBuf {

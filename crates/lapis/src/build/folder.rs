@@ -1,9 +1,15 @@
 //! The build folder: what a build writes stays below it, whatever links lie there.
 
-use super::BuildError;
+use super::error::BuildError;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+
+/// The path of a folder without links, made if need be.
+pub fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
+    fs::create_dir_all(path).map_err(|e| BuildError::Output(path.to_path_buf(), e))?;
+    path.canonicalize().map_err(|e| BuildError::Output(path.to_path_buf(), e))
+}
 
 /// A folder that files are written to, its path without links.
 #[derive(Debug, Clone)]
@@ -14,7 +20,7 @@ pub struct Folder {
 impl Folder {
     /// The folder at a path that its user chose, made if need be.
     pub fn at(path: &Path) -> Result<Folder, BuildError> {
-        Ok(Folder { root: super::absolute(path)? })
+        Ok(Folder { root: absolute(path)? })
     }
 
     /// The folder `name` of this one, made if need be.

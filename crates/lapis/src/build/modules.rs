@@ -1,11 +1,11 @@
 //! Modules that builds keep: a program that runs has the guest library of its time, whose specification is the module's.
 
-use super::{BuildError, Folder};
+use super::error::BuildError;
+use super::folder::Folder;
+use super::names::KEPT;
 use std::fs;
 use std::path::Path;
 
-/// The folder of an API's modules, by the hashes of their specifications.
-pub const KEPT: &str = "modules";
 /// Most modules that are kept: the newest.
 const MOST: usize = 4;
 

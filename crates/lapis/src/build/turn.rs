@@ -1,55 +1,152 @@
-//! Builds of one API in a build cache, one at a time.
+//! Where cargo compiles an API, and what it need not compile there.
 //!
-//! Cargo takes crates of one name and one place within their workspace for the same ones, wherever that workspace lies: what was
-//! compiled of an API in one folder would be taken for fresh in another one, with the other folder's paths in it.
+//! Every output folder has a compile folder of its own: cargo locks the folder in which it compiles, and takes crates of one name and
+//! one place within their workspace for the same ones, wherever that workspace is. The runtime crates, which all APIs have in common,
+//! are compiled once, into a seed; a compile folder begins as a copy of it, in which large files are links.
 
-use super::BuildError;
+use super::cargo::{run_cargo, tested_versions};
+use super::error::BuildError;
+use crate::generate::glue;
+use crate::model::Side;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
 
-/// The right to compile an API in a build cache, until it is dropped.
+/// Folders of the cache: where the runtime's workspace is, where it is compiled, where the APIs are.
+const RUNTIME: &str = "runtime";
+const SEED: &str = "seed";
+const PLACES: &str = "apis";
+/// Names the crates of a compile folder, beside it.
+const OF: &str = "of";
+/// Folders of cargo's that hold compiled crates.
+const COMPILED: [&str; 3] = ["release/.fingerprint", "release/build", "release/deps"];
+/// Files of at least so many bytes are linked. rustc replaces them by new ones; what cargo writes in place is smaller.
+const LINKED: u64 = 64 << 10;
+
+/// The right to compile an API for one output folder, until it is dropped.
 #[derive(Debug)]
 pub struct Turn {
+    target: PathBuf,
     _lock: File,
 }
 
 impl Turn {
-    /// Waits for builds of the API `name` that are under way in the cache `target`. If the last one was of other crates than those
-    /// at `crates`, all files there count as changed.
+    /// Waits for builds of the API `name` into the same output that are under way; its crates are at `crates`, `runtime` is the
+    /// folder of the runtime crates. The compile folder then has the runtime, compiled.
     ///
     /// # Errors
-    /// A file cannot be written.
-    pub fn take(target: &Path, name: &str, crates: &Path) -> Result<Turn, BuildError> {
-        let path = target.join(format!("{name}.turn"));
-        Self::try_take(&path, crates).map_err(|error| BuildError::Output(path, error))
+    /// A file cannot be written, or the runtime does not compile.
+    pub fn take(cache: &Path, name: &str, crates: &Path, runtime: &Path) -> Result<Turn, BuildError> {
+        let (target, lock) =
+            take_place(cache, name, crates).map_err(|error| BuildError::Output(cache.join(PLACES), error))?;
+        plant(cache, runtime, &target)?;
+        Ok(Turn { target, _lock: lock })
     }
 
-    fn try_take(path: &Path, crates: &Path) -> io::Result<Turn> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        file.lock()?;
-        let mut last = Vec::new();
-        file.read_to_end(&mut last)?;
-        if last != crates.as_os_str().as_bytes() {
-            touch(crates, SystemTime::now())?;
-            file.rewind()?;
-            file.set_len(0)?;
-            file.write_all(crates.as_os_str().as_bytes())?;
-        }
-        Ok(Turn { _lock: file })
+    /// Where cargo compiles.
+    pub fn target(&self) -> &Path {
+        &self.target
     }
 }
 
-fn touch(folder: &Path, now: SystemTime) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
+fn locked(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// The compile folder of the crates at `crates`, locked.
+fn take_place(cache: &Path, name: &str, crates: &Path) -> io::Result<(PathBuf, File)> {
+    let places = cache.join(PLACES);
+    let mut hasher = DefaultHasher::new();
+    crates.hash(&mut hasher);
+    let place = places.join(format!("{name}-{:016x}", hasher.finish()));
+    fs::create_dir_all(&place)?;
+    let mut lock = locked(&place.join(OF))?;
+    lock.rewind()?;
+    lock.set_len(0)?;
+    lock.write_all(crates.as_os_str().as_bytes())?;
+    for entry in fs::read_dir(&places)? {
+        remove_abandoned(&entry?.path());
+    }
+    Ok((place, lock))
+}
+
+/// Removes a compile folder whose crates are no longer there: outputs in temporary folders would fill the disk. Nothing depends
+/// on it, so errors do not matter.
+fn remove_abandoned(place: &Path) {
+    let Ok(mut of) = OpenOptions::new().read(true).open(place.join(OF)) else { return };
+    let mut crates = Vec::new();
+    if of.try_lock().is_ok() && of.read_to_end(&mut crates).is_ok() && !crates.is_empty() {
+        let crates = Path::new(std::ffi::OsStr::from_bytes(&crates));
+        if !crates.exists() {
+            let _ = fs::remove_dir_all(place);
+        }
+    }
+}
+
+/// Compiles the runtime, if it changed, and gives it to the compile folder `target`.
+fn plant(cache: &Path, runtime: &Path, target: &Path) -> Result<(), BuildError> {
+    let (crates, seed) = (cache.join(RUNTIME), cache.join(SEED));
+    let failed = |error| BuildError::Output(crates.clone(), error);
+    fs::create_dir_all(&crates).map_err(failed)?;
+    // Copies wait, too: what is being compiled is not copied.
+    let _lock = locked(&cache.join("seed.lock")).map_err(failed)?;
+    write_runtime(&crates, runtime).map_err(failed)?;
+    run_cargo(cache, &crates, &seed, runtime)?;
+    for folder in COMPILED {
+        mirror(&seed.join(folder), &target.join(folder))
+            .map_err(|error| BuildError::Output(target.join(folder), error))?;
+    }
+    Ok(())
+}
+
+/// A workspace like that of an API, of crates with nothing of their own.
+fn write_runtime(crates: &Path, runtime: &Path) -> io::Result<()> {
+    write_changed(&crates.join("Cargo.toml"), glue::WORKSPACE)?;
+    let lock = crates.join("Cargo.lock");
+    match tested_versions(runtime) {
+        Some(text) if !lock.exists() => fs::write(lock, text)?,
+        _ => {}
+    }
+    for (side, name) in [(Side::Guest, "guest"), (Side::Server, "server")] {
+        let folder = crates.join(name);
+        fs::create_dir_all(&folder)?;
+        write_changed(&folder.join("Cargo.toml"), &glue::manifest("runtime", side, &runtime.to_string_lossy()))?;
+        write_changed(&folder.join("build.rs"), "fn main() {}\n")?;
+        write_changed(&folder.join("lib.rs"), "")?;
+    }
+    Ok(())
+}
+
+/// Cargo compiles again what is newer.
+fn write_changed(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) { Ok(()) } else { fs::write(path, text) }
+}
+
+/// Makes the files of a folder those of another one that are new there or have another time; keeps all others.
+fn mirror(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
         let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            touch(&entry.path(), now)?;
-        } else if kind.is_file() {
-            OpenOptions::new().append(true).open(entry.path())?.set_modified(now)?;
+        let (source, target, about) = (entry.path(), to.join(entry.file_name()), entry.metadata()?);
+        if about.is_dir() {
+            mirror(&source, &target)?;
+            continue;
+        }
+        let modified = about.modified()?;
+        if fs::metadata(&target)
+            .is_ok_and(|old| old.len() == about.len() && old.modified().is_ok_and(|time| time == modified))
+        {
+            continue;
+        }
+        // Never written through: another name of the file may be in use.
+        let _ = fs::remove_file(&target);
+        if about.len() < LINKED || fs::hard_link(&source, &target).is_err() {
+            fs::copy(&source, &target)?;
+            OpenOptions::new().append(true).open(&target)?.set_modified(modified)?;
         }
     }
     Ok(())
@@ -58,55 +155,41 @@ fn touch(folder: &Path, now: SystemTime) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, SystemTime};
 
-    /// Crates of an API that were generated long ago; the file whose time is looked at.
-    fn generated(root: &Path, folder: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+    fn crates(root: &Path, folder: &str) -> PathBuf {
         let crates = root.join(folder);
-        let file = crates.join("guest/build.rs");
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        File::create(&file).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        (crates, file)
-    }
-
-    fn is_old(file: &Path) -> bool {
-        fs::metadata(file).unwrap().modified().unwrap() == SystemTime::UNIX_EPOCH
+        fs::create_dir_all(&crates).unwrap();
+        crates
     }
 
     #[test]
-    fn crates_count_as_changed_after_those_of_another_folder() {
+    fn outputs_have_compile_folders_of_their_own_and_abandoned_ones_go() {
         let root = tempfile::tempdir().unwrap();
-        let (one, file_of_one) = generated(root.path(), "one");
-        let (_, file_of_other) = generated(root.path(), "other");
-        let other = root.path().join("other");
-        let set_back = |file: &Path| {
-            OpenOptions::new().append(true).open(file).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        };
-        drop(Turn::take(root.path(), "api", &one).unwrap());
-        assert!(!is_old(&file_of_one) && is_old(&file_of_other), "the first one");
-        set_back(&file_of_one);
-        drop(Turn::take(root.path(), "api", &one).unwrap());
-        assert!(is_old(&file_of_one), "the same again");
-        drop(Turn::take(root.path(), "api", &other).unwrap());
-        assert!(!is_old(&file_of_other), "another one");
-        drop(Turn::take(root.path(), "api", &one).unwrap());
-        assert!(!is_old(&file_of_one), "the first one again");
-        set_back(&file_of_one);
-        drop(Turn::take(root.path(), "another", &other).unwrap());
-        drop(Turn::take(root.path(), "api", &one).unwrap());
-        assert!(is_old(&file_of_one), "another API between them");
+        let (one, other) = (crates(root.path(), "one"), crates(root.path(), "other"));
+        let (place, _lock) = take_place(root.path(), "api", &one).unwrap();
+        let (another, lock) = take_place(root.path(), "api", &other).unwrap();
+        assert_ne!(place, another);
+        drop(lock);
+        fs::remove_dir_all(&other).unwrap();
+        fs::remove_dir_all(&one).unwrap();
+        let third = crates(root.path(), "third");
+        drop(take_place(root.path(), "api", &third).unwrap());
+        assert!(!another.exists(), "its crates are gone");
+        assert!(place.exists(), "a build is under way");
     }
 
     #[test]
-    fn builds_of_one_api_wait_for_each_other() {
+    fn builds_into_one_output_wait_for_each_other() {
         let root = tempfile::tempdir().unwrap();
-        let (one, _) = generated(root.path(), "one");
-        let first = Turn::take(root.path(), "api", &one).unwrap();
+        let one = crates(root.path(), "one");
+        let first = take_place(root.path(), "api", &one).unwrap();
         let (told, taken) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let turn = Turn::take(root.path(), "api", &one).unwrap();
+                let turn = take_place(root.path(), "api", &one).unwrap();
                 told.send(()).unwrap();
                 drop(turn);
             });
@@ -114,5 +197,28 @@ mod tests {
             drop(first);
             taken.recv().unwrap();
         });
+    }
+
+    #[test]
+    fn compile_folder_has_the_seeds_files_with_their_times_and_keeps_its_own() {
+        let root = tempfile::tempdir().unwrap();
+        let (seed, target) = (root.path().join("seed"), root.path().join("target"));
+        fs::create_dir_all(seed.join("deep")).unwrap();
+        fs::create_dir_all(&target).unwrap();
+        let (small, large) = (seed.join("deep/small"), seed.join("large"));
+        fs::write(&small, "old").unwrap();
+        fs::write(&large, vec![7; LINKED as usize]).unwrap();
+        File::options().append(true).open(&small).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        fs::write(target.join("own"), "own").unwrap();
+        mirror(&seed, &target).unwrap();
+        let about = fs::metadata(target.join("deep/small")).unwrap();
+        assert_eq!(about.modified().unwrap(), SystemTime::UNIX_EPOCH);
+        assert_eq!(fs::metadata(target.join("large")).unwrap().ino(), fs::metadata(&large).unwrap().ino());
+        // Cargo writes small files in place: the seed's must not change.
+        fs::write(target.join("deep/small"), "changed").unwrap();
+        assert_eq!(fs::read_to_string(&small).unwrap(), "old");
+        mirror(&seed, &target).unwrap();
+        assert_eq!(fs::read_to_string(target.join("deep/small")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(target.join("own")).unwrap(), "own");
     }
 }

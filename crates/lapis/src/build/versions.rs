@@ -3,7 +3,9 @@
 //! rustc writes a list of a library's symbols for the linker, which has no versions and cannot be combined with one that has.
 //! So the linker is called through a script that puts the versions into that list.
 
-use super::{BuildError, Folder};
+use super::error::BuildError;
+use super::folder::Folder;
+use crate::generate::glue::VERSIONS_FOLDER;
 use object::LittleEndian as Endian;
 use object::elf::{FileHeader64, SHT_DYNSYM};
 use object::read::elf::{FileHeader, Sym};
@@ -11,8 +13,6 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder beside a guest crate's sources that the script looks for among the linker's arguments.
-pub const VERSIONS_FOLDER: &str = "aviary-versions";
 /// The list in it: lines of a symbol and its version.
 const LIST: &str = "list";
 

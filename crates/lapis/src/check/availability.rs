@@ -1,10 +1,10 @@
 //! An expression uses only what exists where and when it is evaluated.
 
 use super::{buffer, outer, pointers};
-use crate::diagnostics::Diagnostic;
 use crate::model::{
     Callee, Count, Expr, ExprKind, Function, Kind, Lifetime, Model, Plan, Referring, Rule, Side, Support,
 };
+use crate::syntax::diagnostics::Diagnostic;
 
 /// Where and when an expression is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,18 +82,12 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
         checker.optional(&registered.condition, place);
         [&registered.key, &registered.buffer, &registered.count].into_iter().for_each(|e| checker.expr(e, place));
     }
-    for guarded in &function.after {
-        let place = moment(Side::Guest, true, "`after`");
-        checker.optional(&guarded.condition, place);
-        checker.expr(&guarded.value, place);
-    }
-    for guarded in &function.finally {
-        let place = moment(Side::Guest, true, "`finally`");
-        checker.optional(&guarded.condition, place);
-        checker.expr(&guarded.value, place);
-    }
-    for guarded in &function.after_server {
-        let place = moment(Side::Server, true, "`after_server`");
+    let ends = [
+        (&function.after, moment(Side::Guest, true, "`after`")),
+        (&function.finally, moment(Side::Guest, true, "`finally`")),
+        (&function.after_server, moment(Side::Server, true, "`after_server`")),
+    ];
+    for (guarded, place) in ends.into_iter().flat_map(|(all, place)| all.iter().map(move |one| (one, place))) {
         checker.optional(&guarded.condition, place);
         checker.expr(&guarded.value, place);
     }

@@ -1,8 +1,8 @@
 //! Codes that refused, unsupported and lost calls return: known when nothing else works, and never the code of success.
 
-use crate::diagnostics::Diagnostic;
-use crate::model::{Callee, ErrorPlace, Expr, ExprKind, Function, Model, StatusType};
+use crate::model::{Callee, ErrorPlace, Expr, ExprKind, Function, Model, StatusType, TableSource};
 use crate::resolve::constant;
+use crate::syntax::diagnostics::Diagnostic;
 
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     let mut checker = CodeChecker { model, diagnostics };
@@ -11,7 +11,13 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     }
     if let Some(error) = &model.error {
         checker.fixed(&Some(error.success.clone()), "`success`");
-        for (code, what) in [(&error.failure, "failure"), (&error.unsupported, "unsupported"), (&error.lost, "lost")] {
+        let codes = [
+            (&error.failure, "failure"),
+            (&error.unsupported, "unsupported"),
+            (&error.absent, "absent"),
+            (&error.lost, "lost"),
+        ];
+        for (code, what) in codes {
             checker.fixed(code, &format!("`{what}` of an error type"));
             if what != "unsupported" {
                 checker.no_success(code, &error.success, what);
@@ -25,11 +31,17 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             checker.no_success(&Some(code.clone()), &status.success, what);
         }
     }
+    model.tables.iter().filter_map(|table| table.source.as_ref()).for_each(|source| checker.later(source));
     model.functions.iter().for_each(|function| checker.function(function));
 }
 
-fn codes(status: &StatusType) -> [(&Expr, &'static str); 3] {
-    [(&status.failure, "failure"), (&status.unsupported, "unsupported"), (&status.lost, "lost")]
+fn codes(status: &StatusType) -> [(&Expr, &'static str); 4] {
+    [
+        (&status.failure, "failure"),
+        (&status.unsupported, "unsupported"),
+        (&status.absent, "absent"),
+        (&status.lost, "lost"),
+    ]
 }
 
 struct CodeChecker<'a> {
@@ -38,6 +50,18 @@ struct CodeChecker<'a> {
 }
 
 impl CodeChecker<'_> {
+    /// What the later functions of a table return is known for status objects only: a code could be of any type.
+    fn later(&mut self, source: &TableSource) {
+        if source.longer == 0 || self.model.statuses.iter().any(|status| !status.given) {
+            return;
+        }
+        self.diagnostics.push(
+            Diagnostic::error(source.address.span, "nothing says what a later function of this table returns")
+                .label("no type of this API is a `status`")
+                .help("`longer` is for tables whose functions return status objects"),
+        );
+    }
+
     fn function(&mut self, function: &Function) {
         self.fixed(&function.success, "`success`");
         let success = match function.error {
@@ -46,7 +70,12 @@ impl CodeChecker<'_> {
             _ => self.model.error.as_ref().map(|e| &e.success),
         };
         let success = function.success.as_ref().filter(|_| success.is_some()).or(success).cloned();
-        let own = [(&function.failure, "failure"), (&function.unsupported, "unsupported"), (&function.lost, "lost")];
+        let own = [
+            (&function.failure, "failure"),
+            (&function.unsupported, "unsupported"),
+            (&function.absent, "absent"),
+            (&function.lost, "lost"),
+        ];
         for (code, what) in own {
             let Some(value) = code else { continue };
             match function.asynchronous {

@@ -1,8 +1,8 @@
 //! Memory that the library hands out has an end that exists, and stands where the library hands something out.
 
 use super::plans;
-use crate::diagnostics::Diagnostic;
 use crate::model::{BufferWay, Count, Function, FunctionName, Kind, Lifetime, Model, Plan, Rule, Support};
+use crate::syntax::diagnostics::Diagnostic;
 
 pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     let arguments = function.arguments.iter().map(|rule| (rule, true));

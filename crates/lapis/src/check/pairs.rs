@@ -1,9 +1,9 @@
 //! Objects, charges and mappings that begin must be able to end.
 
 use super::plans;
-use crate::diagnostics::Diagnostic;
 use crate::model::{ChargeKind, Function, Kind, Lifetime, Model, Rule, Support};
-use crate::source::Span;
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::Span;
 
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     let mut ends = Ends {

@@ -1,8 +1,8 @@
 //! No address of one process reaches the other as it is: the last look at every value that crosses.
 
 use super::{outer, plans};
-use crate::diagnostics::{Diagnostic, Severity};
 use crate::model::{Callee, Expr, ExprKind, Function, Kind, Number, Plan, Rule, TypeKind};
+use crate::syntax::diagnostics::{Diagnostic, Severity};
 
 /// Where a hidden pointer may be looked at before the call.
 #[derive(Clone, Copy)]

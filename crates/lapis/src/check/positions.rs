@@ -1,8 +1,8 @@
 //! Kinds that a value can have in its position: a description that no generator could keep is refused here.
 
-use crate::diagnostics::Diagnostic;
 use crate::lower::reads_memory;
 use crate::model::{Count, Expr, ExprKind, Function, Kind, Lifetime, Plan, Referring, Rule, Type, TypeKind};
+use crate::syntax::diagnostics::Diagnostic;
 
 /// Where a value stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl PositionChecker<'_> {
         }
     }
 
-    fn push(&mut self, span: crate::source::Span, message: &str, label: &str, help: &str) {
+    fn push(&mut self, span: crate::syntax::source::Span, message: &str, label: &str, help: &str) {
         self.diagnostics.push(Diagnostic::error(span, message).label(label).help(help));
     }
 }

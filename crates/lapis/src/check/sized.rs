@@ -1,9 +1,9 @@
 //! A struct of which the caller has only a part is one that an argument points to.
 
 use super::plans;
-use crate::diagnostics::Diagnostic;
 use crate::model::{Count, ExprKind, Function, Kind, Lifetime, Plan, Rule};
-use crate::source::Span;
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::Span;
 
 pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     let good: Vec<Span> = function.arguments.iter().filter_map(pointed_to).collect();

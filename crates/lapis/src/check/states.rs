@@ -1,7 +1,7 @@
 //! Cursors, and structs that the server keeps: where they can stand, and what their members can be.
 
-use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, BufferWay, Count, ExprKind, Function, Kind, Lifetime, Plan, Rule};
+use crate::syntax::diagnostics::Diagnostic;
 
 /// The struct around a member.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,7 @@ impl StateChecker<'_> {
             Kind::Buffer(buffer) => {
                 match buffer.way {
                     BufferWay::Cursor => self.cursor(plan, buffer, around),
+                    _ if buffer.history > 0 => self.history(plan),
                     BufferWay::Scratch if around != Around::State => self.push(
                         plan,
                         "`scratch` outside a state",
@@ -88,7 +89,19 @@ impl StateChecker<'_> {
         }
     }
 
+    fn history(&mut self, plan: &Plan) {
+        self.push(
+            plan,
+            "`history` describes what a stream consumes",
+            "nothing was read before",
+            "`field(next) { in; cursor(remaining); history(n); }` in a type that says `state(...)`",
+        );
+    }
+
     fn cursor(&mut self, plan: &Plan, buffer: &Buffer, around: Around) {
+        if buffer.history > 0 && (around != Around::State || !plan.input) {
+            self.history(plan);
+        }
         let member = matches!(&buffer.count, Count::Elements(e) if matches!(e.kind, ExprKind::Field(..)));
         if around == Around::Other || !member {
             self.push(

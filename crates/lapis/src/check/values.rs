@@ -1,9 +1,9 @@
 //! Values that cross by value: calls that no compiler here can make are refused.
 
 use super::plans;
-use crate::diagnostics::Diagnostic;
 use crate::model::{Function, Kind, Signature, Type};
-use crate::source::Span;
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::Span;
 
 pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     signature(&function.signature, &format!("`{}`", function.name), function.span, diagnostics);

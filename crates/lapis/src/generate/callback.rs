@@ -94,8 +94,8 @@ fn put(instruction: &Instruction, cx: Context) -> TokenStream {
         Operation::Bytes(b) => {
             let stride = types::size(b.extent.stride);
             let count = given_count(&b.extent, None, quote!(#value), cx);
-            let (input, output) = directions(b);
-            quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output);)
+            let ((input, output), written) = (directions(b), b.written);
+            quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output, #written);)
         }
         _ => quote!(),
     }

@@ -4,13 +4,17 @@
 //! hostile arguments cannot wrap. Memory is only read through `support::load`,
 //! which treats NULL and out-of-range reads as zero.
 
-use super::marshal::site_name;
 use super::shims;
 use super::types;
 use crate::lower::{Elements, Site};
 use crate::model::*;
-use proc_macro2::{Literal, TokenStream};
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote};
+
+/// The variable that has the value of a site.
+pub fn site_name(site: Site) -> Ident {
+    format_ident!("s{}", site.number)
+}
 
 /// Where an expression is printed.
 #[derive(Clone, Copy)]
@@ -23,6 +27,8 @@ pub struct Context<'a> {
     pub unbounded: bool,
     /// Inside an element that travels both ways: the reply pass visits all that the request pass has visited.
     pub both: bool,
+    /// Inside an element of the application's memory that flows back: what the library leaves alone stays as it is.
+    pub own: bool,
     /// Inside a struct that the server keeps.
     pub state: bool,
     /// Values that have arrived from the guest, by the expression that it evaluated.
@@ -31,17 +37,17 @@ pub struct Context<'a> {
 
 impl<'a> Context<'a> {
     pub fn new(model: &'a Model, side: Side) -> Self {
-        Context { model, side, depth: 0, unbounded: false, both: false, state: false, carried: &[] }
+        Context { model, side, depth: 0, unbounded: false, both: false, own: false, state: false, carried: &[] }
     }
 
     /// Inside an element of memory that the library hands out: no request spoke of it.
     pub fn deeper(self) -> Self {
-        Context { depth: self.depth + 1, both: false, state: false, ..self }
+        Context { depth: self.depth + 1, both: false, own: false, state: false, ..self }
     }
 
     /// Inside an element of the application's memory.
     pub fn inside(self, elements: &Elements) -> Self {
-        Context { both: elements.input && elements.output, ..self.deeper() }
+        Context { both: elements.input && elements.output, own: elements.output, ..self.deeper() }
     }
 
     fn on_server(&self) -> bool {
@@ -243,6 +249,10 @@ impl<'a> Context<'a> {
             Callee::Strlen => {
                 let limit = arguments.first().map_or(quote!(0usize), |e| self.limit(e));
                 quote!(support::length(#a, #limit))
+            }
+            Callee::Span => {
+                let numbers: Vec<TokenStream> = (0..5).map(exact).collect();
+                quote!(support::span(#(#numbers),*))
             }
             Callee::Present => self.present(arguments.first()),
             Callee::IsHandle => match arguments.first().and_then(|e| e.ty.handle) {

@@ -1,11 +1,13 @@
 //! Files around the printed Rust: the crates' build files.
 
-use crate::build::VERSIONS_FOLDER;
 use crate::model::{Model, Side};
 use std::path::PathBuf;
 
-/// `Cargo.toml` of one side's crate; `runtime` is the folder that holds the runtime crates.
-pub fn manifest(model: &Model, side: Side, runtime: &str) -> String {
+/// The folder beside a guest crate's sources that the script looks for among the linker's arguments.
+pub const VERSIONS_FOLDER: &str = "aviary-versions";
+
+/// `Cargo.toml` of one side's crate of the API `api`; `runtime` is the folder that holds the runtime crates.
+pub fn manifest(api: &str, side: Side, runtime: &str) -> String {
     let (crate_name, dependency) = match side {
         Side::Guest => ("guest", "aviary-guest"),
         _ => ("server", "aviary-server"),
@@ -16,7 +18,7 @@ pub fn manifest(model: &Model, side: Side, runtime: &str) -> String {
          [lib]\nname = \"aviary_{api}_{crate_name}\"\npath = \"lib.rs\"\ncrate-type = [\"cdylib\"]\n\n\
          [dependencies]\n{dependency} = {{ path = \"{runtime}/{folder}\" }}\n\n\
          [build-dependencies]\ncc = \"1\"\n",
-        api = crate_identifier(&model.api.name),
+        api = crate_identifier(api),
     )
 }
 

@@ -12,7 +12,7 @@ mod tables;
 
 use super::callback;
 use super::expression::Context;
-use super::marshal::{guarded, returns_object, site_variables};
+use super::marshal::{guarded, has_trail, returns_object, site_variables};
 use super::shims;
 use super::types;
 use super::unpack;
@@ -140,12 +140,13 @@ struct Stub<'a> {
     id: u32,
 }
 
-/// The four ways in which a call can fail before it has an answer of its own.
+/// The ways in which a call ends without an answer of its own.
 #[derive(Clone, Copy)]
 enum Code {
     Success,
     Failure,
     Unsupported,
+    Absent,
     Lost,
 }
 
@@ -167,6 +168,15 @@ impl Stub<'_> {
             TypeKind::Void | TypeKind::Struct(_) => quote!(None),
             _ => quote!(Some(result as i64)),
         };
+        let called = quote! {
+            let result = aviary_guest::guard(
+                move || unsafe { #inner(#arguments) },
+                move || unsafe { #fail_name(#lost, #arguments) },
+            );
+            if aviary_guest::trace::wanted() {
+                API.trace(#id, #traced);
+            }
+        };
         if let Some(unpacked) = &self.function.unpacked {
             let zeros = unpack::no_arguments(&self.function.signature);
             let refused = self.code(Code::Failure);
@@ -177,13 +187,7 @@ impl Stub<'_> {
                 unsafe fn #inner(#parameters) -> #result { #body }
                 #export pub unsafe extern "C-unwind" fn #name(packed: usize) -> #result {
                     #before
-                    let result = aviary_guest::guard(
-                        move || unsafe { #inner(#arguments) },
-                        move || unsafe { #fail_name(#lost, #arguments) },
-                    );
-                    if aviary_guest::trace::wanted() {
-                        API.trace(#id, #traced);
-                    }
+                    #called
                     #after
                     result
                 }
@@ -199,13 +203,7 @@ impl Stub<'_> {
             #fail
             unsafe fn #inner(#parameters) -> #result { #body }
             #head {
-                let result = aviary_guest::guard(
-                    move || unsafe { #inner(#arguments) },
-                    move || unsafe { #fail_name(#lost, #arguments) },
-                );
-                if aviary_guest::trace::wanted() {
-                    API.trace(#id, #traced);
-                }
+                #called
                 result
             }
             #entry
@@ -244,14 +242,20 @@ impl Stub<'_> {
 
     fn code(&self, code: Code) -> TokenStream {
         let f = self.function;
-        let own = match code {
-            Code::Success => &f.success,
-            Code::Failure => &f.failure,
-            Code::Unsupported => &f.unsupported,
-            // A value that says that a call was refused says so of one that no server has answered.
-            Code::Lost if matches!(f.error, ErrorPlace::Nowhere) && f.lost.is_none() => &f.failure,
-            Code::Lost => &f.lost,
-        };
+        let own =
+            match code {
+                Code::Success => &f.success,
+                Code::Failure => &f.failure,
+                // A value that says that a call was refused says so of one that was not made.
+                Code::Unsupported if matches!(f.error, ErrorPlace::Nowhere) && f.unsupported.is_none() => &f.failure,
+                Code::Unsupported => &f.unsupported,
+                Code::Absent if matches!(f.error, ErrorPlace::Nowhere) && f.absent.is_none() => {
+                    if f.unsupported.is_some() { &f.unsupported } else { &f.failure }
+                }
+                Code::Absent => &f.absent,
+                Code::Lost if matches!(f.error, ErrorPlace::Nowhere) && f.lost.is_none() => &f.failure,
+                Code::Lost => &f.lost,
+            };
         let shared = match f.error {
             ErrorPlace::Nowhere => None,
             ErrorPlace::Status(status) | ErrorPlace::Given { status, .. } => {
@@ -260,6 +264,7 @@ impl Stub<'_> {
                     Code::Success => &status.success,
                     Code::Failure => &status.failure,
                     Code::Unsupported => &status.unsupported,
+                    Code::Absent => &status.absent,
                     Code::Lost => &status.lost,
                 })
             }
@@ -267,6 +272,7 @@ impl Stub<'_> {
                 Code::Success => Some(&e.success),
                 Code::Failure => e.failure.as_ref(),
                 Code::Unsupported => e.unsupported.as_ref().or(e.failure.as_ref()),
+                Code::Absent => e.absent.as_ref().or(e.unsupported.as_ref()).or(e.failure.as_ref()),
                 Code::Lost => e.lost.as_ref().or(e.failure.as_ref()),
             }),
         };
@@ -318,7 +324,6 @@ impl Stub<'_> {
     }
 
     fn remote(&self) -> TokenStream {
-        let id = self.id;
         let lost = self.fail(self.code(Code::Lost));
         let local = self.local_answers();
         let contextual = self.function.contextual.iter().enumerate().map(|(i, c)| {
@@ -326,8 +331,7 @@ impl Stub<'_> {
             quote!(let #name = #value;)
         });
         let (chosen, minted) = self.choose();
-        let request = self.lowered.arguments.iter().map(|i| self.request(i, self.cx()));
-        let request = quote!(#minted #(#request)*);
+        let request = self.begun(&minted, &lost);
         let registered = self.registered();
         let asynchronous = self.asynchronous();
         let sites = site_variables(&self.lowered.arguments);
@@ -341,7 +345,6 @@ impl Stub<'_> {
             #bound
             #chosen
             #ends
-            let Ok(mut call) = API.call(#id) else { return #lost };
             #request
             #registered
             #asynchronous
@@ -353,6 +356,42 @@ impl Stub<'_> {
             #(#contextual)*
             #call
         })
+    }
+
+    /// The call, with its request: written again where it names the same memory more than once.
+    fn begun(&self, minted: &TokenStream, lost: &TokenStream) -> TokenStream {
+        let (id, overlapping) = (self.id, &self.lowered.overlapping);
+        let request = self.lowered.arguments.iter().map(|i| {
+            let request = self.request(i, self.cx());
+            match i.at {
+                ValueLocation::Argument(n) if overlapping.apart.contains(&n) => {
+                    quote!(call.apart(true); #request call.apart(false);)
+                }
+                _ => request,
+            }
+        });
+        let begin = quote!(let Ok(mut call) = API.call(#id) else { return #lost };);
+        if !overlapping.watched {
+            return quote!(#begin #minted #(#request)*);
+        }
+        let (trail, ids) = (has_trail(&self.lowered.arguments), self.mints());
+        let trail = trail.then(|| quote!(trail.clear();));
+        let ids = ids.then(|| quote!(minted.clear();));
+        let again = quote!(#trail #ids);
+        quote! {
+            let mut joined = aviary_guest::Overlaps::default();
+            let mut call = loop {
+                #again
+                #begin
+                call.watch(joined);
+                #minted
+                #(#request)*
+                match call.overlaps() {
+                    Some(overlaps) => joined = overlaps,
+                    None => break call,
+                }
+            };
+        }
     }
 
     /// For a call that may have to choose ids: whether it is asynchronous is decided before the request is written,
@@ -436,6 +475,7 @@ impl Stub<'_> {
         let id = self.id;
         let lost = self.fail(self.code(Code::Lost));
         let unsupported = self.fail(self.code(Code::Unsupported));
+        let absent = self.fail(self.code(Code::Absent));
         let refused = self.fail(self.code(Code::Failure));
         let failed = match self.function.error {
             ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
@@ -464,6 +504,7 @@ impl Stub<'_> {
                     API.unsupported(#id);
                     return #unsupported;
                 }
+                Status::Absent => return #absent,
                 Status::InvalidHandle(ty) => return #invalid,
                 Status::Refused => return #refused,
                 Status::Failed(value) => return #failed,
@@ -517,7 +558,13 @@ impl Stub<'_> {
             ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
             ErrorPlace::Parameter(_) | ErrorPlace::Given { .. } => quote!(code == #success),
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
-            ErrorPlace::Nowhere => quote!(true),
+            ErrorPlace::Nowhere => match &self.function.fails {
+                Some(fails) => {
+                    let failed = self.cx().condition(fails);
+                    quote!(!(#failed))
+                }
+                None => quote!(true),
+            },
         }
     }
 }

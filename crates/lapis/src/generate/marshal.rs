@@ -1,6 +1,6 @@
 //! Pieces of printed code that the passes share: places, sites, loops.
 
-use super::expression::Context;
+use super::expression::{Context, site_name};
 use super::types;
 use crate::lower::*;
 use crate::model::{Count, Expr};
@@ -36,10 +36,6 @@ pub fn guarded(cx: Context, condition: &Option<Expr>, body: TokenStream) -> Toke
             quote!(if #c { #body })
         }
     }
-}
-
-pub fn site_name(site: Site) -> Ident {
-    format_ident!("s{}", site.number)
 }
 
 /// The name to bind a site's value to, and how to remember it for the reply pass of `instruction`.
@@ -122,6 +118,30 @@ pub fn read_passed(instruction: &Instruction) -> TokenStream {
     }
 }
 
+/// The distance from a value of an element to the copy of what was passed.
+pub fn passed_distance(instruction: &Instruction) -> Ident {
+    distance(instruction.at)
+}
+
+/// The rows of plain data that has some.
+pub fn rows(bytes: &Bytes, cx: Context) -> Option<TokenStream> {
+    let stride = types::size(bytes.extent.stride);
+    let numbers = bytes.rows.as_ref()?.numbers.iter().map(|e| cx.exact(e));
+    Some(quote!(support::Rows::new(#(#numbers,)* #stride)))
+}
+
+/// The members of a struct that are told apart from its bytes, from `base` bytes in: offset and size of each.
+pub fn apart(fields: &[Instruction], base: usize, length: usize) -> TokenStream {
+    let places = fields.iter().filter_map(|field| match field.at {
+        ValueLocation::Element { offset, .. } if (base..base + length).contains(&offset) => {
+            let (at, size) = (types::size(offset - base), types::size(field.ty.size()));
+            Some(quote!((#at, #size)))
+        }
+        _ => None,
+    });
+    quote!(&[#(#places),*])
+}
+
 /// Which way a value of an element takes in the reply: as the request decided, or as the library's memory says.
 pub fn decided(site: Site, condition: &Expr, cx: Context) -> TokenStream {
     if !cx.both {
@@ -146,6 +166,13 @@ pub fn site_variables(instructions: &[Instruction]) -> TokenStream {
         tokens.extend(quote!(let mut trail: Vec<u64> = Vec::new(); let mut trail_at = 0usize;));
     }
     tokens
+}
+
+/// True if the sites' values are kept in a queue, too.
+pub fn has_trail(instructions: &[Instruction]) -> bool {
+    let mut nested = false;
+    for_each_site(instructions, &mut |site| nested |= site.nested);
+    nested
 }
 
 /// Calls `visit` for every site of a list of instructions.

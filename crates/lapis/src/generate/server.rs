@@ -10,13 +10,14 @@ mod tables;
 
 use super::callback;
 use super::expression::Context;
-use super::marshal::{guarded, returns_object, site_name, site_variables};
+use super::expression::site_name;
+use super::marshal::{guarded, returns_object, site_variables};
 use super::shims;
 use super::types;
 use super::unpack;
-use crate::coverage::blocker;
 use crate::lower::*;
 use crate::model::*;
+use crate::tools::coverage::blocker;
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 use std::ffi::CString;
@@ -84,14 +85,9 @@ fn current(model: &Model) -> TokenStream {
     quote!(Some(CurrentObject { ty: #ty, get: #get, set: #set, }))
 }
 
-fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let Api { name, version, soname } = &model.api;
-    let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
-        let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        let blocker = option_text(blocker(model, f));
-        quote!(FunctionInfo { name: #name, handler: #handler, replayable: #recorded, blocker: #blocker })
-    });
-    let handle_types = model.handle_types.iter().map(|h| {
+/// What the server knows of each type of handles.
+fn handle_types(model: &Model) -> Vec<TokenStream> {
+    let infos = model.handle_types.iter().map(|h| {
         let (name, size) = (&h.name, types::size(h.size));
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
@@ -108,6 +104,17 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             remade: #remade,
         })
     });
+    infos.collect()
+}
+
+fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
+    let Api { name, version, soname } = &model.api;
+    let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
+        let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
+        let blocker = option_text(blocker(model, f));
+        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, blocker: #blocker })
+    });
+    let handle_types = handle_types(model);
     let resources = model.resources.iter().map(|r| {
         let name = &r.name;
         let kind = match r.kind {
@@ -161,6 +168,7 @@ fn rejected(model: &Model) -> TokenStream {
     let error = model.error.as_ref();
     let failure = error.and_then(|e| e.failure.as_ref()).map_or(quote!(-1i128), |e| cx.exact(e));
     let unsupported = error.and_then(|e| e.unsupported.as_ref()).map_or(failure.clone(), |e| cx.exact(e));
+    let absent = error.and_then(|e| e.absent.as_ref()).map_or(unsupported.clone(), |e| cx.exact(e));
     let invalid = model.handle_types.iter().enumerate().filter_map(|(i, h)| {
         let (i, code) = (i as u32, cx.exact(h.invalid.as_ref()?));
         Some(quote!(Reject::InvalidHandle(#i) => #code,))
@@ -175,12 +183,14 @@ fn rejected(model: &Model) -> TokenStream {
         arms.collect::<TokenStream>()
     };
     let (own_failure, own_unsupported) = (own(|f| f.failure.as_ref()), own(|f| f.unsupported.as_ref()));
+    let own_absent = own(|f| f.absent.as_ref());
     quote! {
         fn rejected(function: u32, reject: Reject) -> i64 {
             let code: i128 = match reject {
                 #(#invalid)*
                 Reject::Failed(value) => value as i128,
                 Reject::Unsupported => match function { #own_unsupported _ => #unsupported },
+                Reject::Absent => match function { #own_absent _ => #absent },
                 _ => match function { #own_failure _ => #failure },
             };
             code as i64
@@ -193,10 +203,13 @@ fn forwarder(model: &Model, id: usize, function: &Function) -> TokenStream {
     let (name, symbol) = (types::function_name(&function.name), function.symbol());
     let parameters = types::parameter_list(function.declared());
     let result = types::rust(&function.signature.result);
-    let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
-        (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
-        _ => types::zero(&function.signature.result),
-    };
+    let missing =
+        match (&function.error, model.error.as_ref().and_then(|e| e.absent.as_ref().or(e.unsupported.as_ref()))) {
+            (ErrorPlace::Return, Some(code)) => {
+                Context::new(model, Side::Server).typed(code, &function.signature.result)
+            }
+            _ => types::zero(&function.signature.result),
+        };
     let missing = match function.error {
         // No object can be made here, and its absence would be success.
         ErrorPlace::Status(_) => {
@@ -266,6 +279,7 @@ impl Handler<'_> {
     fn body(&self) -> TokenStream {
         let cx = self.cx();
         let variables = self.variables();
+        let unions = self.lowered.overlapping.private.then(|| quote!(call.private_unions();));
         let minted = self.request_minted(&self.lowered.result, quote!(0usize));
         let request = self.lowered.arguments.iter().map(|i| self.request(i, cx));
         let admission = self.admission();
@@ -284,6 +298,7 @@ impl Handler<'_> {
         let memory = self.memory_effects();
         quote! {
             #variables
+            #unions
             #minted
             #(#request)*
             #admission
@@ -387,22 +402,21 @@ impl Handler<'_> {
         let values: Vec<_> = self.function.address_values.iter().map(|e| self.cx().exact(e)).collect();
         let function_type = types::function_type_with(&self.function.signature, values.len(), Side::Server);
         let arguments = types::arguments_with(&self.function.signature, &values);
+        let absent = quote!(if address == 0 {
+            return Err(call.absent());
+        });
         let address = match &self.function.address {
             None if self.function.label.is_some() => {
                 let symbol = Literal::c_string(&CString::new(self.function.symbol()).unwrap_or_default());
                 quote!({
                     let address = unsafe { aviary_server::ffi::function(#symbol.as_ptr()) } as usize;
-                    if address == 0 {
-                        return Err(Reject::Unsupported);
-                    }
+                    #absent
                     address
                 })
             }
             None if let Some(slot) = tables::member(self.model, self.function) => quote!({
                 let address = #slot;
-                if address == 0 {
-                    return Err(Reject::Unsupported);
-                }
+                #absent
                 address
             }),
             None => quote!(call.vendor(#id)? as usize),
@@ -410,9 +424,7 @@ impl Handler<'_> {
                 let value = self.cx().exact(e);
                 quote!({
                     let address = (#value) as usize;
-                    if address == 0 {
-                        return Err(Reject::Unsupported);
-                    }
+                    #absent
                     address
                 })
             }
@@ -470,7 +482,13 @@ impl Handler<'_> {
             own.or(self.model.error.as_ref().map(|e| &e.success)).map_or(quote!(0i128), |e| self.cx().exact(e));
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
-            ErrorPlace::Nowhere => quote!(true),
+            ErrorPlace::Nowhere => match &self.function.fails {
+                Some(fails) => {
+                    let failed = self.cx().condition(fails);
+                    quote!(!(#failed))
+                }
+                None => quote!(true),
+            },
             ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
             ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(code == 0),
             _ => quote!(code == #success),

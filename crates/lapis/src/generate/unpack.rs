@@ -2,7 +2,7 @@
 
 use super::types;
 use crate::model::{Function, Signature, Type};
-use crate::unpacked::{Member, Unpacked};
+use crate::model::{Member, Unpacked};
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
@@ -28,8 +28,12 @@ pub fn take_apart(function: &Function, unpacked: &Unpacked, refused: TokenStream
                     Some(size) if packed != 0 => size,
                     _ => return #refused,
                 };
+                let before = unsafe { *(whole as *const [u64; #words]) };
             };
-            (copy, quote!(unsafe { support::part(whole, packed, #offset, #width, std::cmp::min(size, #total)) };))
+            (
+                copy,
+                quote!(unsafe { support::part(whole, before.as_ptr() as usize, packed, #offset, #width, std::cmp::min(size, #total)) };),
+            )
         }
         None => (quote!(if packed == 0 { return #refused; } let whole = packed;), quote!()),
     };

@@ -1,7 +1,7 @@
 //! Macros: found by the preprocessor, expanded here because only those that a specification
 //! mentions are worth evaluating.
 
-use crate::lexer::{Token, lex};
+use crate::syntax::lexer::{Token, lex};
 use std::collections::HashMap;
 
 #[derive(Debug, Clone, PartialEq)]

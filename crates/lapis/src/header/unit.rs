@@ -1,6 +1,6 @@
 //! The C text that is given to libclang, and where each of its lines came from.
 
-use crate::source::{SourceFiles, Span};
+use crate::syntax::source::{SourceFiles, Span};
 use std::path::PathBuf;
 
 /// Text of one translation unit.

@@ -1,8 +1,8 @@
 //! Checks of `pass_environment(...)`.
 
 use super::Loader;
-use crate::ast::Text;
-use crate::diagnostics::Diagnostic;
+use crate::syntax::ast::Text;
+use crate::syntax::diagnostics::Diagnostic;
 
 /// Variables of one API; the greeting of a guest, which carries them, is bounded.
 const MAX_PASSED_VARIABLES: usize = 64;

@@ -1,10 +1,10 @@
 //! Checks of `sandbox { ... }` blocks.
 
 use super::Loader;
-use crate::ast::{SandboxRule, Text};
-use crate::diagnostics::Diagnostic;
 use crate::model::Sandbox;
-use crate::suggest::similar;
+use crate::syntax::ast::{SandboxRule, Text};
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::suggest::similar;
 use aviary_sandbox::system_calls::{Call, Requests};
 use std::path::{Component, Path};
 

@@ -1,12 +1,12 @@
 //! Utility code as the C compiler sees it: which functions each side has, and mistakes where they are.
 
 use super::{Loader, folder_of};
-use crate::ast::{Item, Text};
-use crate::diagnostics::Diagnostic;
 use crate::header::Header;
 use crate::header::unit::Unit;
 use crate::model::{Model, Side, UtilityFile};
-use crate::source::Span;
+use crate::syntax::ast::{Item, Text};
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::Span;
 use crate::utility;
 use std::path::Path;
 

@@ -2,10 +2,6 @@
 
 use crate::model::*;
 
-mod memory;
-
-pub use memory::*;
-
 /// Everything the printers need beyond the [`Model`].
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -28,6 +24,8 @@ pub struct Lowered {
     /// Conditions that only the guest can evaluate, and the sites at which their values travel:
     /// there the server finds them when it needs them again.
     pub carried: Vec<(Expr, Site)>,
+    /// Arguments that may name the same memory.
+    pub overlapping: Overlapping,
 }
 
 /// One kind of callback: how its parameters reach the guest.
@@ -189,10 +187,18 @@ pub struct Bytes {
     pub extent: Extent,
     pub mode: Mode,
     pub returned: Option<Expr>,
+    /// An output of a type that depends on what was asked: no address of the server's process may be among it.
+    pub answer: bool,
+    /// All that counts of an output is written by the library. Of others what it leaves alone stays as the application has
+    /// it, for which their content travels.
+    pub written: bool,
+    pub rows: Option<Box<RowShape>>,
     /// The server must work on a private copy because it evaluates expressions over the contents.
     pub private: bool,
     /// The library advances the pointer; how far, comes back.
     pub cursor: bool,
+    /// Bytes before the pointer that the library still reads, of those that it has consumed.
+    pub history: usize,
     /// The address is a multiple of this.
     pub align: usize,
     pub keeping: Keeping,
@@ -258,17 +264,33 @@ impl Elements {
     }
 
     /// True if the server keeps what it passed beside what the vendor's function left: pointers among the elements
-    /// that are looked at again after the call.
+    /// that are looked at again after the call, and what goes back only as far as it has changed.
     pub fn kept_twice(&self) -> bool {
-        self.input && self.element.iter().any(|i| i.holds_pointer() && (self.output || i.replies()))
+        let passed = self.input && self.element.iter().any(|i| i.holds_pointer() && i.replies());
+        passed || self.output && self.element.iter().any(|i| i.holds_pointer() || i.holds_bytes())
+    }
+
+    /// True if the content of what only flows out travels, because the library may leave a part of it alone.
+    pub fn shows_content(&self) -> bool {
+        self.output && !self.input && self.element.iter().any(Instruction::holds_bytes)
     }
 }
 
 impl Instruction {
+    /// True if bytes of the value cross as they are.
+    fn holds_bytes(&self) -> bool {
+        match &self.operation {
+            Operation::Scalar | Operation::Struct { .. } => true,
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_bytes),
+            _ => false,
+        }
+    }
+
     /// True if the value is, or has as a member, the address of memory that the server provides.
     fn holds_pointer(&self) -> bool {
         match &self.operation {
             Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) | Operation::Chain(_) => true,
+            Operation::Null { cleared: true } | Operation::Resident { .. } => true,
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::holds_pointer),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_pointer),
             _ => false,
@@ -317,6 +339,54 @@ impl Instruction {
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. } | Mode::Bound { .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),
+            _ => false,
+        }
+    }
+}
+
+/// Which arguments of a call may name the same memory.
+#[derive(Debug, Clone, Default)]
+pub struct Overlapping {
+    /// The request notes what memory it names.
+    pub watched: bool,
+    /// Arguments that lie apart from all others.
+    pub apart: Vec<usize>,
+    /// The server works on a copy of memory that is named twice.
+    pub private: bool,
+}
+
+/// How long the guest keeps its copy of memory that the library hands out.
+#[derive(Debug, Clone)]
+pub enum Keeping {
+    /// As long as the session; equal content once.
+    Session,
+    /// As long as that handle.
+    Owned(Expr),
+    /// Until the function of that name is called.
+    Until(String),
+    /// Until it is freed: index into [`crate::model::Model::freed`].
+    Freed(usize),
+}
+
+impl Keeping {
+    pub fn of(lifetime: &Lifetime) -> Keeping {
+        match lifetime {
+            Lifetime::Owned(owner) => Keeping::Owned(owner.clone()),
+            Lifetime::OwnedUntil(function) => Keeping::Until(function.name.clone()),
+            Lifetime::FreedBy(group) => Keeping::Freed(*group),
+            _ => Keeping::Session,
+        }
+    }
+}
+
+impl Instruction {
+    /// True if the call may change memory that is bound to a handle here.
+    pub fn uses_memory(&self) -> bool {
+        match &self.operation {
+            Operation::Handle(h) => h.memory.used == Some(MemoryUse::ReadWrite),
+            Operation::Elements(e) => e.element.iter().any(Instruction::uses_memory),
+            Operation::Struct { fields, .. } => fields.iter().any(Instruction::uses_memory),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::uses_memory),
             _ => false,
         }
     }

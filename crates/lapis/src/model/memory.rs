@@ -1,7 +1,7 @@
-//! Memory of the library's own that applications hold.
+//! Memory that both sides use, or that the library hands out.
 
-use super::{Expr, Function, Kind, Lifetime, Model, Plan};
-use crate::source::Span;
+use super::expressions::Expr;
+use crate::syntax::source::Span;
 
 /// A function of the API, `table.member` for one of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,51 +39,9 @@ pub enum SharedMemory {
     All { objects: Expr, count: Expr },
 }
 
-impl Model {
-    /// The indices in [`Model::freed`] of what a function frees.
-    pub fn freed_by(&self, function: &str) -> Vec<usize> {
-        let names = |group: &FreeingFunctions| group.functions.iter().any(|known| known.name == function);
-        (0..self.freed.len()).filter(|index| names(&self.freed[*index])).collect()
-    }
-
-    /// True if a call of the function ends memory that another one has handed out until then.
-    pub fn ends_memory(&self, function: &str) -> bool {
-        let mut ends = false;
-        for other in &self.functions {
-            other.each_plan(&mut |plan| {
-                ends |= matches!(&plan.lifetime, Lifetime::OwnedUntil(until) if until.name == function);
-            });
-        }
-        ends
-    }
-}
-
-impl Function {
-    /// True if the guest has numbers for memory of the library's that a call tells of.
-    pub fn hands_out_memory(&self) -> bool {
-        let mut hands_out = false;
-        self.each_plan(&mut |plan| hands_out |= plan.is_numbered_memory());
-        hands_out
-    }
-}
-
-impl Plan {
-    /// True of memory of the library's for which the guest has a number.
-    pub fn is_numbered_memory(&self) -> bool {
-        matches!(self.kind, Kind::Resident { .. }) || matches!(self.lifetime, Lifetime::FreedBy(_))
-    }
-}
-
-impl Lifetime {
-    /// True of memory that the library hands out.
-    pub fn is_of_library(&self) -> bool {
-        matches!(self, Lifetime::Owned(_) | Lifetime::OwnedUntil(_) | Lifetime::FreedBy(_))
-    }
-}
-
-impl Kind {
-    /// True of what may be a piece of memory that the library hands out.
-    pub fn is_given_memory(&self) -> bool {
-        matches!(self, Kind::String | Kind::Buffer(_) | Kind::Resident { .. })
-    }
+/// Rows of a buffer that lie apart, all in elements: how long a row is, how many there are, from one to the next; how many
+/// planes of rows, from one to the next.
+#[derive(Debug, Clone)]
+pub struct RowShape {
+    pub numbers: [Expr; 5],
 }

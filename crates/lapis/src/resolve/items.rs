@@ -1,15 +1,15 @@
 //! Declarations: everything that is not a function.
 
-use super::scope::Scope;
-use super::types::key;
 use super::{Piece, Resolver, TypeRule, pieces};
-use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
-use crate::descriptors::DescriptorScope;
-use crate::diagnostics::Diagnostic;
 use crate::model::{
     ErrorType, Expr, HandleType, MAX_PREDEFINED, Metadata, Resource, ResourceKind, Side, Type, TypeKind,
 };
-use crate::source::Span;
+use crate::resolve::terms::scope::Scope;
+use crate::resolve::terms::types::key;
+use crate::syntax::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
+use crate::syntax::descriptors::DescriptorScope;
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::source::Span;
 
 impl<'a> Resolver<'a> {
     pub(super) fn items(&mut self, items: &'a [Item]) {
@@ -22,6 +22,7 @@ impl<'a> Resolver<'a> {
         }
         self.table_names(items);
         self.type_codes();
+        self.outcomes(items);
         self.status_arguments_are_known();
         self.device_names(items);
         self.state_items(items);
@@ -263,7 +264,7 @@ impl<'a> Resolver<'a> {
                     continue;
                 }
                 match d.name.text.as_str() {
-                    "success" | "failure" | "unsupported" | "lost" => {
+                    "success" | "failure" | "unsupported" | "absent" | "lost" => {
                         let value = self.argument_value(d, 0, &Scope::constant());
                         let Some(error) = &mut error else {
                             self.report(
@@ -277,6 +278,7 @@ impl<'a> Resolver<'a> {
                             ("success", Some(v)) => error.success = v,
                             ("failure", v) => error.failure = v,
                             ("unsupported", v) => error.unsupported = v,
+                            ("absent", v) => error.absent = v,
                             ("lost", v) => error.lost = v,
                             _ => {}
                         }
@@ -329,7 +331,7 @@ impl<'a> Resolver<'a> {
     /// A value of a handle type that is no object. It must be small: so it is no id of any object.
     fn predefined(&mut self, handle: Option<usize>, d: &Descriptor) {
         let Some(value) = self.argument_value(d, 0, &Scope::constant()) else { return };
-        let number = super::constants::value(&value).and_then(|v| u64::try_from(v).ok());
+        let number = crate::resolve::terms::constants::value(&value).and_then(|v| u64::try_from(v).ok());
         match number.filter(|v| (1..=MAX_PREDEFINED).contains(v)) {
             Some(v) => self.set_handle(handle, d, |h| {
                 if !h.predefined.contains(&v) {
@@ -362,7 +364,15 @@ impl<'a> Resolver<'a> {
             return None;
         }
         let success = Expr { kind: crate::model::ExprKind::Int(0), ty: ty.clone(), span };
-        Some(ErrorType { name: key(&ty.spelling), ty, success, failure: None, unsupported: None, lost: None })
+        Some(ErrorType {
+            name: key(&ty.spelling),
+            ty,
+            success,
+            failure: None,
+            unsupported: None,
+            absent: None,
+            lost: None,
+        })
     }
 
     fn set_handle(&mut self, handle: Option<usize>, d: &Descriptor, set: impl FnOnce(&mut HandleType)) {
@@ -386,7 +396,7 @@ impl<'a> Resolver<'a> {
 
 /// Descriptors of the type itself and not of its values.
 fn is_code(piece: &Piece) -> bool {
-    let info = |d: &Descriptor| crate::descriptors::find(&d.name.text);
+    let info = |d: &Descriptor| crate::syntax::descriptors::find(&d.name.text);
     matches!(piece, Piece::Statement(Statement::Descriptor(d))
         if info(d).is_some_and(|i| i.scopes.contains(&DescriptorScope::Type) && !i.scopes.contains(&DescriptorScope::Value)))
 }

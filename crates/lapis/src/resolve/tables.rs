@@ -1,15 +1,15 @@
 //! Tables of function pointers.
 
-use super::scope::Scope;
 use super::{Piece, Resolver, pieces};
-use crate::ast::{self, Argument, AstExpr, AstExprKind, Descriptor, Item, Name, Statement};
-use crate::descriptors::DescriptorScope;
-use crate::diagnostics::Diagnostic;
 use crate::model::{
     Callee, ExprKind, Field, Function, Side, Signature, Struct, Table, TableMember, TableSource, TableValue, Type,
     TypeKind,
 };
-use crate::suggest::similar;
+use crate::resolve::terms::scope::Scope;
+use crate::syntax::ast::{self, Argument, AstExpr, AstExprKind, Descriptor, Item, Name, Statement};
+use crate::syntax::descriptors::DescriptorScope;
+use crate::syntax::diagnostics::Diagnostic;
+use crate::syntax::suggest::similar;
 
 impl<'a> Resolver<'a> {
     pub(super) fn table_names(&mut self, items: &'a [Item]) {
@@ -48,19 +48,22 @@ impl<'a> Resolver<'a> {
         });
         if misfit {
             self.report(
-                Diagnostic::error(source.address.span, "this does not find the vendor's table")
-                    .label("no pointer that the server has")
-                    .help("call a function of a `utility(server)` block that returns the table's address, or NULL"),
+                Diagnostic::error(
+                    source.address.span,
+                    "this expression does not give the address of the vendor's table",
+                )
+                .label("expected a pointer that the API server has")
+                .help("call a function of a `utility(server)` block that returns the table's address, or NULL"),
             );
             return None;
         }
-        let mut found = TableSource { address, sized: None, values: Vec::new(), chain: None };
+        let mut found = TableSource { address, sized: None, values: Vec::new(), longer: 0, chain: None };
         numbers(s, 0, &mut found.values);
         for piece in pieces(&source.body) {
             let Piece::Statement(Statement::Descriptor(d)) = piece else {
                 self.report(
                     Diagnostic::error(source.body.span, "a condition in the description of a table")
-                        .label("only `sized`, `least` and `chained` can stand here"),
+                        .label("only `sized`, `least`, `longer` and `chained` can stand here"),
                 );
                 continue;
             };
@@ -70,8 +73,22 @@ impl<'a> Resolver<'a> {
         Some(found)
     }
 
+    /// `longer(slots)`
+    fn longer(&mut self, d: &'a Descriptor, found: &mut TableSource) {
+        let Some(slots) = self.argument_value(d, 0, &Scope::constant()) else { return };
+        match slots.kind {
+            ExprKind::Int(count @ 1..=4096) => found.longer = count as usize,
+            _ => self.report(
+                Diagnostic::error(slots.span, "a number of functions is a constant from 1 to 4096").label("not one"),
+            ),
+        }
+    }
+
     /// `sized(member)` and `least(member, limit)`.
     fn table_value(&mut self, d: &'a Descriptor, s: &Struct, found: &mut TableSource) {
+        if d.name.text == "longer" {
+            return self.longer(d, found);
+        }
         let named = match d.arguments.as_deref() {
             Some([Argument::Expr(named), ..]) if matches!(d.name.text.as_str(), "sized" | "least") => named,
             _ => return,

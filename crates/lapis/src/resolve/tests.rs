@@ -1,6 +1,6 @@
 use super::*;
 use crate::header::unit::Unit;
-use crate::parser::parse;
+use crate::syntax::parser::parse;
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -44,7 +44,7 @@ fn constant(text: &str) -> Option<i128> {
     let (model, diagnostics) = resolved(&spec);
     let hint = model.functions.iter().find(|f| f.name == "sm_hint")?;
     assert!(diagnostics.is_empty() || hint.lost.is_none());
-    constants::value(hint.lost.as_ref()?)
+    super::terms::constants::value(hint.lost.as_ref()?)
 }
 
 fn message(text: &str) -> String {
@@ -229,7 +229,7 @@ proptest! {
     /// Words exchanged for other words of the same specification keep the grammar and lose the sense.
     #[test]
     fn shuffled_specifications_get_messages(swaps in proptest::collection::vec((0..10_000usize, 0..10_000usize), 1..20)) {
-        let mut lexemes: Vec<&str> = crate::lexer::lex(0, SPEC).iter().map(|l| &SPEC[l.span.start as usize..l.span.end as usize]).collect();
+        let mut lexemes: Vec<&str> = crate::syntax::lexer::lex(0, SPEC).iter().map(|l| &SPEC[l.span.start as usize..l.span.end as usize]).collect();
         let names: Vec<usize> = (0..lexemes.len()).filter(|&n| lexemes[n].chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).collect();
         for (a, b) in swaps {
             lexemes.swap(names[a % names.len()], names[b % names.len()]);

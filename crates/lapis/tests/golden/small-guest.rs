@@ -105,6 +105,7 @@ unsafe fn stub_0(a0: usize, a1: u64) -> i32 {
             API.unsupported(0u32);
             return fail_0((1 as i128), a0, a1);
         }
+        Status::Absent => return fail_0((1 as i128), a0, a1),
         Status::InvalidHandle(ty) => return fail_0(invalid_handle(ty), a0, a1),
         Status::Refused => return fail_0((1 as i128), a0, a1),
         Status::Failed(value) => return fail_0(value as i128, a0, a1),
@@ -182,20 +183,28 @@ unsafe fn fail_2(code: i128, a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
 unsafe fn stub_2(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
     let mut s0 = 0u64;
     let mut s1 = 0u64;
-    let Ok(mut call) = API.call(2u32) else {
-        return fail_2((2 as i128), a0, a1, a2, a3)
+    let mut joined = aviary_guest::Overlaps::default();
+    let mut call = loop {
+        let Ok(mut call) = API.call(2u32) else {
+            return fail_2((2 as i128), a0, a1, a2, a3)
+        };
+        call.watch(joined);
+        call.handle(0u32, (a0) as u64);
+        call.word((a2) as u64);
+        let v0 = 1u64;
+        s0 = v0;
+        call.buffer_inout((a3) as u64 as usize as *mut u8, v0 as usize * 8);
+        let v1 = match support::count((a2 as i128), 4) {
+            Some(n) => n as u64,
+            None => return fail_2((1 as i128), a0, a1, a2, a3),
+        };
+        s1 = v1;
+        call.buffer_out((a1) as u64 as usize as *mut u8, v1 as usize * 4);
+        match call.overlaps() {
+            Some(overlaps) => joined = overlaps,
+            None => break call,
+        }
     };
-    call.handle(0u32, (a0) as u64);
-    call.word((a2) as u64);
-    let v0 = 1u64;
-    s0 = v0;
-    call.buffer_out((a3) as u64 as usize as *mut u8, v0 as usize * 8);
-    let v1 = match support::count((a2 as i128), 4) {
-        Some(n) => n as u64,
-        None => return fail_2((1 as i128), a0, a1, a2, a3),
-    };
-    s1 = v1;
-    call.buffer_out((a1) as u64 as usize as *mut u8, v1 as usize * 4);
     let Ok(mut reply) = call.send() else { return fail_2((2 as i128), a0, a1, a2, a3) };
     match reply.status() {
         Status::Ok => {}
@@ -203,6 +212,7 @@ unsafe fn stub_2(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
             API.unsupported(2u32);
             return fail_2((1 as i128), a0, a1, a2, a3);
         }
+        Status::Absent => return fail_2((1 as i128), a0, a1, a2, a3),
         Status::InvalidHandle(ty) => return fail_2(invalid_handle(ty), a0, a1, a2, a3),
         Status::Refused => return fail_2((1 as i128), a0, a1, a2, a3),
         Status::Failed(value) => return fail_2(value as i128, a0, a1, a2, a3),
@@ -256,6 +266,7 @@ unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
                 API.unsupported(3u32);
                 return fail_3((1 as i128), a0, a1, a2);
             }
+            Status::Absent => return fail_3((1 as i128), a0, a1, a2),
             Status::InvalidHandle(ty) => return fail_3(invalid_handle(ty), a0, a1, a2),
             Status::Refused => return fail_3((1 as i128), a0, a1, a2),
             Status::Failed(value) => return fail_3(value as i128, a0, a1, a2),
@@ -337,6 +348,7 @@ unsafe fn stub_4(a0: usize, a1: u64, a2: usize) -> i32 {
             API.unsupported(4u32);
             return fail_4((1 as i128), a0, a1, a2);
         }
+        Status::Absent => return fail_4((1 as i128), a0, a1, a2),
         Status::InvalidHandle(ty) => return fail_4(invalid_handle(ty), a0, a1, a2),
         Status::Refused => return fail_4((1 as i128), a0, a1, a2),
         Status::Failed(value) => return fail_4(value as i128, a0, a1, a2),
@@ -426,7 +438,7 @@ unsafe fn stub_6(a0: usize, a1: usize) -> i32 {
     }
     let v1 = 1u64;
     s1 = v1;
-    call.buffer_out((a1) as u64 as usize as *mut u8, v1 as usize * 8);
+    call.buffer_inout((a1) as u64 as usize as *mut u8, v1 as usize * 8);
     let Ok(mut reply) = call.send() else { return fail_6((2 as i128), a0, a1) };
     match reply.status() {
         Status::Ok => {}
@@ -434,6 +446,7 @@ unsafe fn stub_6(a0: usize, a1: usize) -> i32 {
             API.unsupported(6u32);
             return fail_6((1 as i128), a0, a1);
         }
+        Status::Absent => return fail_6((1 as i128), a0, a1),
         Status::InvalidHandle(ty) => return fail_6(invalid_handle(ty), a0, a1),
         Status::Refused => return fail_6((1 as i128), a0, a1),
         Status::Failed(value) => return fail_6(value as i128, a0, a1),
@@ -478,6 +491,7 @@ unsafe fn stub_7(a0: usize, a1: usize) -> i32 {
             API.unsupported(7u32);
             return fail_7((1 as i128), a0, a1);
         }
+        Status::Absent => return fail_7((1 as i128), a0, a1),
         Status::InvalidHandle(ty) => return fail_7(invalid_handle(ty), a0, a1),
         Status::Refused => return fail_7((1 as i128), a0, a1),
         Status::Failed(value) => return fail_7(value as i128, a0, a1),
@@ -531,6 +545,7 @@ unsafe fn stub_8(a0: usize) -> usize {
             API.unsupported(8u32);
             return fail_8(0i128, a0);
         }
+        Status::Absent => return fail_8(0i128, a0),
         Status::InvalidHandle(ty) => return fail_8(0i128, a0),
         Status::Refused => return fail_8(0i128, a0),
         Status::Failed(value) => return fail_8(value as i128, a0),
@@ -625,6 +640,7 @@ unsafe fn stub_10(a0: usize, a1: usize, a2: usize) -> i32 {
             API.unsupported(10u32);
             return fail_10((1 as i128), a0, a1, a2);
         }
+        Status::Absent => return fail_10((1 as i128), a0, a1, a2),
         Status::InvalidHandle(ty) => return fail_10(invalid_handle(ty), a0, a1, a2),
         Status::Refused => return fail_10((1 as i128), a0, a1, a2),
         Status::Failed(value) => return fail_10(value as i128, a0, a1, a2),
@@ -664,6 +680,7 @@ unsafe fn stub_11(a0: usize) -> i32 {
             API.unsupported(11u32);
             return fail_11((1 as i128), a0);
         }
+        Status::Absent => return fail_11((1 as i128), a0),
         Status::InvalidHandle(ty) => return fail_11(invalid_handle(ty), a0),
         Status::Refused => return fail_11((1 as i128), a0),
         Status::Failed(value) => return fail_11(value as i128, a0),

@@ -15,6 +15,11 @@ fn rejected(function: u32, reject: Reject) -> i64 {
                 _ => (1 as i128),
             }
         }
+        Reject::Absent => {
+            match function {
+                _ => (1 as i128),
+            }
+        }
         _ => {
             match function {
                 5u32 => 0i128,
@@ -33,73 +38,73 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     functions: &[
         FunctionInfo {
             name: "vector_create",
-            handler: handle_0,
+            handler: aviary_server::handler(handle_0),
             replayable: true,
             blocker: None,
         },
         FunctionInfo {
             name: "vector_append",
-            handler: handle_1,
+            handler: aviary_server::handler(handle_1),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_read",
-            handler: handle_2,
+            handler: aviary_server::handler(handle_2),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_visit",
-            handler: handle_3,
+            handler: aviary_server::handler(handle_3),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_clone",
-            handler: handle_4,
+            handler: aviary_server::handler(handle_4),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_of",
-            handler: handle_5,
+            handler: aviary_server::handler(handle_5),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_capacity",
-            handler: handle_6,
+            handler: aviary_server::handler(handle_6),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_view",
-            handler: handle_7,
+            handler: aviary_server::handler(handle_7),
             replayable: true,
             blocker: None,
         },
         FunctionInfo {
             name: "vector_square",
-            handler: handle_8,
+            handler: aviary_server::handler(handle_8),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_rows",
-            handler: handle_9,
+            handler: aviary_server::handler(handle_9),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_tag",
-            handler: handle_10,
+            handler: aviary_server::handler(handle_10),
             replayable: true,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_destroy",
-            handler: handle_11,
+            handler: aviary_server::handler(handle_11),
             replayable: true,
             blocker: None,
         },
@@ -340,9 +345,9 @@ unsafe fn handle_2(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = ret as i128;
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
-    call.reply_out(if ok || n3 <= 256 { Some(usize::MAX) } else { None });
+    call.reply_out(Some(usize::MAX));
     call.reply_out(
-        if ok || n1 <= 256 {
+        if ok {
             Some(
                 support::returned(
                     support::load(
@@ -554,7 +559,7 @@ unsafe fn handle_6(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = ret as i128;
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
-    call.reply_out(if ok || n1 <= 256 { Some(usize::MAX) } else { None });
+    call.reply_out(Some(usize::MAX));
     if ok {
         call.blocks_moves();
     }

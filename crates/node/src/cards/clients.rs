@@ -1,20 +1,21 @@
 //! Clients of cards: who they are, whether they may, and what is told of them.
 
 use super::{Card, CardReport, CardSession, CardState, Cards};
-use crate::{
-    DeviceReport, SessionReport, Usage,
-    guest::Guest,
-    node::{Core, CoreState, Goal},
-    sessions::Party,
-    tenant::Tenant,
-};
-use aviary_control::{CardClient, FPGA_API, FPGA_MEMORY, Patience, ToCard, refuse_card_client, send};
+use crate::attach::foreign::CONNECTION;
+use crate::attach::guest::Guest;
+use crate::node::{Core, CoreState, Goal};
+use crate::report::SessionReport;
+use crate::scheduling::{DeviceReport, Usage};
+use crate::sessions::registry::Party;
+use crate::tenants::tenant::Tenant;
+use crate::users::user_database::Entrance;
+use aviary_control::{CardClient, FPGA_API, FPGA_MEMORY, Foreign, Patience, ToCard, refuse_card_client, send};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpair};
+use rustix::net::{SocketFlags, accept_with};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    os::fd::{AsFd, OwnedFd},
-    time::SystemTime,
+    os::fd::AsFd,
+    time::{Instant, SystemTime},
 };
 
 /// Clients of a card. Each costs descriptors: its socket and its mappings.
@@ -25,23 +26,24 @@ const MOST_CLIENTS_OF_ONE: usize = 16;
 const ACCEPTS_PER_EVENT: usize = 16;
 
 /// The reason why a client is not handed to a card.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 enum CardRefusal {
-    /// the card is not there
-    #[error("the card is not there")]
+    /// the card is not running
     NoCard,
     /// user {0} is one of this node's API servers
-    #[error("user {0} is one of this node's API servers")]
     ApiServer(u32),
-    /// tenant {0} may not use the API fpga
-    #[error("tenant {0} may not use the API {FPGA_API}")]
+    /// process {0} is an API server of this node or was started by one
+    ApiServerProcess(u32),
+    /// user {0} has neither a tenant nor an entry in the user database (unknown_users = "refuse")
+    Unknown(u32),
+    /// tenant {0} may not use the API {FPGA_API:}
     Denied(String),
-    /// {whose} has {most} sessions already
-    #[error("{whose} has {most} sessions already")]
+    /// {whose} has {most} sessions already, which is the limit
     Crowded { whose: String, most: usize },
     /// {0}
-    #[error("{0}")]
     Failed(String),
+    /// {0}
+    Waits(String),
 }
 
 impl CardRefusal {
@@ -49,8 +51,11 @@ impl CardRefusal {
     fn errno(&self) -> Errno {
         match self {
             CardRefusal::NoCard => Errno::NODEV,
-            CardRefusal::ApiServer(_) | CardRefusal::Denied(_) => Errno::ACCESS,
-            CardRefusal::Crowded { .. } => Errno::USERS,
+            CardRefusal::ApiServer(_)
+            | CardRefusal::ApiServerProcess(_)
+            | CardRefusal::Unknown(_)
+            | CardRefusal::Denied(_) => Errno::ACCESS,
+            CardRefusal::Crowded { .. } | CardRefusal::Waits(_) => Errno::USERS,
             CardRefusal::Failed(_) => Errno::AGAIN,
         }
     }
@@ -73,7 +78,7 @@ impl Core {
         for _ in 0..ACCEPTS_PER_EVENT {
             let Some(card) = state.cards.list.get(&place) else { return };
             match accept_with(&card.listener.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.admit_card_client(&mut state, place, &socket),
+                Ok(socket) => self.admit_card_client(&mut state, place, self.foreign_socket(socket)),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::WOULDBLOCK) => return,
                 Err(errno) => return self.pause_accepting(state, errno),
@@ -82,25 +87,36 @@ impl Core {
     }
 
     /// The end of a connection to the first card for the API server of a session.
-    pub(crate) fn card_socket_of(&self, state: &mut CoreState, asker: u64) -> Result<OwnedFd, Errno> {
+    pub(crate) fn card_socket_of(&self, state: &mut CoreState, asker: u64) -> Result<Foreign, Errno> {
         let session = state.registry.sessions.get(&asker).ok_or(Errno::NOTCONN)?;
         let (guest, tenant) = (session.guest, session.tenant.clone());
         let place = *state.cards.list.keys().next().ok_or(Errno::NODEV)?;
-        let tenant = state.tenants.called(&tenant);
-        let (own, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let tenant = state.tenants().called(&tenant);
+        let [own, theirs] = self.sockets_between(&tenant.name)?;
         self.hand_to_card(state, place, guest, Some(asker), tenant, &own).map(|()| theirs).map_err(|refusal| {
             self.tell_refusal(state, format_args!("connection of session {asker} to a card refused: {refusal}"));
             refusal.errno()
         })
     }
 
-    fn admit_card_client(&self, state: &mut CoreState, place: u64, socket: &OwnedFd) {
+    fn admit_card_client(&self, state: &mut CoreState, place: u64, socket: Foreign) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection to a card refused: {error}")),
         };
-        if let Err(refusal) = self.hand_program_to_card(state, place, guest, socket) {
-            refuse_card_client(socket, refusal.errno());
+        match state.tenants().ask_for(guest.uid) && state.tenancy.users.has(guest.uid, Instant::now()).is_none() {
+            true => self.ask_for_user(state, socket, guest, Entrance::Card(place)),
+            false => self.admit_identified(state, place, socket, guest),
+        }
+    }
+
+    /// The node knows whether its user has an entry in the user database.
+    pub(crate) fn admit_identified(&self, state: &mut CoreState, place: u64, mut socket: Foreign, guest: Guest) {
+        if let Some(tenant) = state.tenant_of_user(guest.uid) {
+            socket.becomes(&self.aside, &tenant.name.into(), CONNECTION);
+        }
+        if let Err(refusal) = self.hand_program_to_card(state, place, guest, &socket) {
+            refuse_card_client(socket.as_fd(), refusal.errno());
             let pid = guest.pid;
             self.tell_refusal(state, format_args!("connection of process {pid} to a card refused: {refusal}"));
         }
@@ -111,20 +127,23 @@ impl Core {
         state: &mut CoreState,
         place: u64,
         guest: Guest,
-        socket: &OwnedFd,
+        socket: &Foreign,
     ) -> Result<(), CardRefusal> {
         // Otherwise a tenant that has taken its API server over would be another tenant, with a fresh quota.
         if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
             return Err(CardRefusal::ApiServer(guest.uid));
         }
-        let tenant = state.tenants.of(guest.uid);
+        if state.is_api_servers(&guest) {
+            return Err(CardRefusal::ApiServerProcess(guest.pid));
+        }
+        let tenant = state.tenant_of_user(guest.uid).ok_or(CardRefusal::Unknown(guest.uid))?;
         if tenant.apis.as_ref().is_some_and(|apis| !apis.iter().any(|api| api == FPGA_API)) {
             return Err(CardRefusal::Denied(tenant.name));
         }
         let user = Party::User(guest.uid);
         let whole = format!("tenant {}", tenant.name.escape_debug());
         let limits = [
-            (state.sessions_of_party(&user), Some(state.sessions_per_user), user.to_string()),
+            (state.sessions_of_party(&user), Some(state.attaching.sessions_per_user), user.to_string()),
             (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole),
         ];
         check_room(limits)?;
@@ -138,8 +157,9 @@ impl Core {
         guest: Guest,
         within: Option<u64>,
         tenant: Tenant,
-        socket: &OwnedFd,
+        socket: &Foreign,
     ) -> Result<(), CardRefusal> {
+        self.check_late(state, &tenant.name).map_err(CardRefusal::Waits)?;
         let here = |one: &CardSession| one.card == place;
         let on_card = state.cards.sessions.values().filter(|one| here(one)).count();
         let of_tenant = state.cards.sessions.values().filter(|one| here(one) && one.tenant == tenant.name).count();
@@ -153,7 +173,9 @@ impl Core {
             return Err(CardRefusal::NoCard);
         }
         let failed = |error: String| CardRefusal::Failed(error);
-        let seat = state.card_accounts.assign_slot(&tenant).map_err(|error| failed(error.to_string()))?;
+        let most = state.tenancy.most_tenants;
+        state.admit_tenant(&tenant.name, most).map_err(CardRefusal::Waits)?;
+        let seat = state.tenancy.card_accounts.assign_slot(&tenant).map_err(|error| failed(error.to_string()))?;
         let session = state.registry.new_session_id();
         let client = CardClient {
             session,
@@ -164,7 +186,7 @@ impl Core {
             only_devices: tenant.only_devices.clone(),
         };
         let process = state.cards.list.get(&place).and_then(Card::process);
-        let page = state.card_accounts.descriptor(&seat);
+        let page = state.tenancy.card_accounts.descriptor(&seat);
         let sent = match (process, page) {
             (Some(process), Some(page)) => {
                 let message = ToCard::Admit(Box::new(client));
@@ -174,7 +196,7 @@ impl Core {
             _ => Err("it has no process".to_owned()),
         };
         if let Err(error) = sent {
-            state.card_accounts.release(&seat);
+            state.tenancy.card_accounts.release(&seat);
             return Err(failed(error));
         }
         let (since, tenant) = (SystemTime::now(), tenant.name);
@@ -191,7 +213,7 @@ impl Core {
     /// A client has gone: what it held is its tenant's again.
     pub(super) fn settle_card_session(&self, state: &mut CoreState, id: u64) {
         let Some(session) = state.cards.sessions.remove(&id) else { return };
-        state.card_accounts.release(&session.seat);
+        state.tenancy.card_accounts.release(&session.seat);
         self.log.info(format_args!("session {id}: ended"));
     }
 
@@ -244,7 +266,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         server: 0,
         seconds: SystemTime::now().duration_since(session.since).map_or(0, |time| time.as_secs()),
         moving: None,
-        moves: crate::SessionMoves::default(),
+        moves: crate::relocation::request::SessionMoves::default(),
         parked: None,
         away_ms: None,
         counters: counters.into(),

@@ -5,13 +5,19 @@
 mod clients;
 mod moving;
 mod process;
+mod request;
+mod rules;
 
-pub use moving::{CardMoveReport, CardMoveRequest};
+pub use request::{CardMoveReport, CardMoveRequest};
 
-use moving::CardMove;
+use request::CardMove;
 
-use crate::{NodeError, accounts::AssignedSlot, guest::Guest, listener::Listener, scheduling::Rules};
-use aviary_control::{ClientFigures, PortFigures, PortRule};
+use crate::attach::guest::Guest;
+use crate::attach::listener::Listener;
+use crate::error::NodeError;
+use crate::scheduling::Rules;
+use crate::tenants::accounts::AssignedSlot;
+use aviary_control::{Aside, ClientFigures, Foreign, PortFigures};
 use rustix::net::SocketType;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -67,7 +73,7 @@ struct CardProcess {
     child: Child,
     /// Readable when the process has ended.
     exit: OwnedFd,
-    control: OwnedFd,
+    control: Foreign,
 }
 
 #[derive(Debug)]
@@ -123,7 +129,6 @@ pub struct Cards {
     last: u64,
     /// By number; numbers are those of all sessions of the node.
     sessions: BTreeMap<u64, CardSession>,
-    rules: Vec<PortRule>,
     /// Sessions of API servers, and their requests for a connection, that wait until the first card has started.
     waiting: Vec<(u64, u64)>,
 }
@@ -134,17 +139,24 @@ const MOST_WAITING: usize = 1024;
 
 impl Cards {
     /// `notes` gets the schedulers that cards do not have.
-    pub fn bind(settings: &[CardSettings], rules: &Rules, notes: &mut Vec<String>) -> Result<Self, NodeError> {
-        let mut cards = Self { rules: process::port_rules(rules, notes), ..Self::default() };
-        settings.iter().try_for_each(|card| cards.add(card))?;
+    pub fn bind(
+        settings: &[CardSettings],
+        rules: &Rules,
+        notes: &mut Vec<String>,
+        aside: &Aside,
+    ) -> Result<Self, NodeError> {
+        let mut cards = Self::default();
+        rules::port_rules(rules, notes);
+        settings.iter().try_for_each(|card| cards.add(card, aside))?;
         if settings.is_empty() {
             notes.clear();
         }
         Ok(cards)
     }
 
-    fn add(&mut self, settings: &CardSettings) -> Result<(), NodeError> {
-        let listener = Listener::bind_type(&settings.socket, settings.mode, SocketType::SEQPACKET)?;
+    fn add(&mut self, settings: &CardSettings, aside: &Aside) -> Result<(), NodeError> {
+        let mut listener = Listener::bind_type(&settings.socket, settings.mode, SocketType::SEQPACKET)?;
+        listener.guard(aside);
         self.last += 1;
         let card = Card { settings: settings.clone(), listener, state: CardState::Due(Instant::now()) };
         self.list.insert(self.last, card);

@@ -1,55 +1,28 @@
 //! Moves of programs to other ports of their cards, which an operator orders.
 
-use super::{Card, CardState};
-use crate::{
-    events::shown_reason,
-    node::{Core, CoreState},
+use super::{
+    Card, CardState,
+    request::{CardMove, CardMoveReport, CardMoveRequest},
 };
+use crate::node::{Core, CoreState};
+use crate::sessions::events::shown_reason;
 use aviary_control::{Patience, ToCard, send};
-use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
-
-/// A move that an operator orders.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardMoveRequest {
-    pub session: u64,
-    /// Card and port, such as `card0/ll1`.
-    pub port: String,
-}
-
-/// Where a move is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CardMoveReport {
-    /// The card was told, and has not answered.
-    Moving,
-    /// The program's accelerator is at this port, as card and port.
-    Moved { port: String },
-    /// It is where it was.
-    Refused { reason: String },
-}
-
-/// The last move of a session.
-#[derive(Debug)]
-pub struct CardMove {
-    port: String,
-    report: CardMoveReport,
-}
 
 /// The reason why a move is not begun, or not known.
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum CardMoveError {
     /// session {0} is not at an FPGA card (`aviary ps` lists them)
     NoSession(u64),
-    /// session {session} is at card {card}, and moves between its ports only
+    /// session {session} is at card {card} and can only be moved to another port of it
     OtherCard { session: u64, card: String },
     /// there is no port {0} (`aviary ps` lists cards and ports)
     NoPort(String),
-    /// session {0} is being moved
+    /// session {0} is being moved already
     Busy(u64),
-    /// session {0} was not moved since it began
+    /// session {0} was never moved
     NeverMoved(u64),
-    /// the card was not told: {0}
+    /// cannot send the order to the card's process: {0}
     Untold(String),
 }
 

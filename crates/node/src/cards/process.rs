@@ -1,17 +1,16 @@
 //! The processes of cards: their start, their end, what they tell, and changes of the configuration.
 
-use super::{Card, CardCommand, CardProcess, CardSettings, CardState};
-use crate::{
-    NodeError,
-    epoll::Token,
-    node::{Core, CoreState},
-    scheduling::{Rules, Scheduler},
-    tenant::Tenant,
-};
-use aviary_control::{FromCard, Patience, PortFigures, PortRule, PortScheduler, Received, ToCard, receive, send};
+use super::{Card, CardCommand, CardProcess, CardSettings, CardState, rules::port_rules};
+use crate::epoll::Token;
+use crate::error::NodeError;
+use crate::node::{Core, CoreState};
+use crate::scheduling::rules::Rules;
+use crate::sessions::end::{KILL_PATIENCE, ends_by};
+use aviary_control::{Aside, Foreign, FromCard, Heard, Patience, PortFigures, ToCard, hear, send};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
+    collections::BTreeSet,
     fs::{self, Permissions},
     io,
     os::{
@@ -19,6 +18,7 @@ use std::{
         unix::{fs::PermissionsExt, process::CommandExt},
     },
     process::{Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -38,7 +38,7 @@ impl Core {
             let name = card.settings.name.escape_debug();
             let user = server_users.as_mut().map_or(Ok(None), |users| users.helper(&format!("card {name}")));
             let spawned = user.and_then(|user| {
-                let spawned = spawn(&self.config.card, &card.settings, user);
+                let spawned = spawn(&self.config.card, &card.settings, user, &self.aside);
                 spawned.map_err(|error| NodeError::Spawn(self.config.card.program.clone(), error))
             });
             let started = spawned.and_then(|process| {
@@ -62,7 +62,7 @@ impl Core {
                     CardState::Starting(process)
                 }
                 Err(error) => {
-                    self.log.error(format_args!("card {name} is not started: {error}"));
+                    self.log.error(format_args!("card {name} cannot be started: {error}"));
                     CardState::Due(now + CARD_RESTART_BACKOFF)
                 }
             };
@@ -74,12 +74,12 @@ impl Core {
         let mut state = self.state();
         for _ in 0..MESSAGES_PER_EVENT {
             let Some(process) = state.cards.list.get(&place).and_then(Card::process) else { return };
-            match receive(process.control.as_fd()) {
-                Received::Message(message, _) => self.heed_card(&mut state, place, message),
-                Received::Nothing => return,
-                Received::Closed => return self.epoll.remove(process.control.as_fd()),
-                Received::Garbage(garbage) => {
-                    self.log.error(format_args!("a card sent {garbage}: ended"));
+            match hear(process.control.as_fd()) {
+                Heard::Message(message) => self.heed_card(&mut state, place, message),
+                Heard::Nothing => return,
+                Heard::Closed => return self.epoll.remove(process.control.as_fd()),
+                Heard::Garbage(garbage) => {
+                    self.log.error(format_args!("a card's process sent {garbage}: it is killed"));
                     let _ = pidfd_send_signal(&process.exit, Signal::KILL);
                     return self.epoll.remove(process.control.as_fd());
                 }
@@ -88,7 +88,7 @@ impl Core {
     }
 
     fn heed_card(&self, state: &mut CoreState, place: u64, message: FromCard) {
-        let rules = ToCard::Rules { rules: state.cards.rules.clone() };
+        let rules = ToCard::Rules { rules: port_rules(&state.tenancy.shares.rules(), &mut Vec::new()) };
         let Some(card) = state.cards.list.get_mut(&place) else { return };
         match message {
             FromCard::Ready { ports } => {
@@ -146,16 +146,23 @@ impl Core {
         let name = card.settings.name.escape_debug().to_string();
         let how = self.part_from_card(process);
         self.log.error(match served {
-            true => format!("card {name}: its process ended: {how}; its clients are lost, and it is started again"),
-            false => format!("card {name} is not there: its process ended before it served: {how}"),
+            true => format!(
+                "card {name}: its process ended ({how}): its clients lose their accelerators, and it is started again"
+            ),
+            false => format!("card {name} is not available: its process ended before it was ready ({how})"),
         });
         self.settle_card(&mut state, place);
     }
 
-    /// Reaps a process that has ended or was killed.
+    /// Reaps a process that has ended or was killed. A descriptor of a client can keep one for as long as that likes.
     fn part_from_card(&self, mut process: CardProcess) -> String {
         self.epoll.remove(process.exit.as_fd());
         self.epoll.remove(process.control.as_fd());
+        if !ends_by(&process.exit, Instant::now() + KILL_PATIENCE) {
+            let pid = process.child.id();
+            self.log.error(format_args!("process {pid} of a card was killed and does not end: it is left behind"));
+            return "it does not end".to_owned();
+        }
         process.child.wait().map_or_else(|_| "status unknown".to_owned(), |status| status.to_string())
     }
 
@@ -185,12 +192,7 @@ impl Core {
 
     /// The cards from now on. What is not possible is left out, and the result says why. A card with another image or socket is
     /// started anew, and its clients are lost; so is one that has failed.
-    pub(crate) fn change_cards(
-        &self,
-        state: &mut CoreState,
-        settings: &[CardSettings],
-        rules: Option<&Rules>,
-    ) -> Vec<String> {
+    pub(crate) fn change_cards(&self, state: &mut CoreState, settings: &[CardSettings]) -> Vec<String> {
         let same = |card: &Card, new: &CardSettings| {
             let (old, failed) = (&card.settings, matches!(card.state, CardState::Failed));
             (&new.name, &new.image, &new.socket) == (&old.name, &old.image, &old.socket) && !failed
@@ -199,7 +201,7 @@ impl Core {
         let gone: Vec<u64> = state.cards.list.iter().filter(gone).map(|(place, _)| *place).collect();
         for place in gone {
             if let Some(card) = state.cards.list.get(&place) {
-                self.log.info(format_args!("card {} ends", card.settings.name.escape_debug()));
+                self.log.info(format_args!("card {} is removed", card.settings.name.escape_debug()));
             }
             self.end_card(state, place);
         }
@@ -212,68 +214,52 @@ impl Core {
                     fs::set_permissions(&new.socket, Permissions::from_mode(new.mode))
                         .map_err(|error| format!("{}: {error}", new.socket.display()))
                 }
-                None => state.cards.add(new).map_err(|error| error.to_string()),
+                None => state.cards.add(new, &self.aside).map_err(|error| error.to_string()),
             };
             notes.extend(changed.err().map(|why| format!("card {}: {why}", new.name.escape_debug())));
-        }
-        if let Some(rules) = rules {
-            let mut foreign = Vec::new();
-            let rules = port_rules(rules, &mut foreign);
-            if !state.cards.list.is_empty() {
-                notes.append(&mut foreign);
-            }
-            if rules != state.cards.rules {
-                state.cards.rules = rules.clone();
-                self.tell_cards(state, &ToCard::Rules { rules });
-            }
         }
         notes
     }
 
-    /// A tenant's share has changed.
-    pub(crate) fn tell_cards_share(&self, state: &CoreState, tenant: &Tenant) {
-        let Tenant { name, weight, priority, .. } = tenant;
-        let share = ToCard::Share { tenant: name.clone(), weight: *weight, priority: *priority };
-        self.tell_cards(state, &share);
+    /// The shares have changed: those of these tenants, and the rules of devices if they are not `before` any more. Answers
+    /// what cards do not have.
+    pub(crate) fn tell_cards_shares(
+        &self,
+        state: &CoreState,
+        before: &Arc<Rules>,
+        tenants: &BTreeSet<String>,
+    ) -> Vec<String> {
+        let (now, mut notes) = (state.tenancy.shares.rules(), Vec::new());
+        if !Arc::ptr_eq(before, &now) && !state.cards.list.is_empty() {
+            let rules = port_rules(&now, &mut notes);
+            if rules != port_rules(before, &mut Vec::new()) {
+                self.tell_cards(state, &ToCard::Rules { rules });
+            }
+        }
+        for name in tenants {
+            let share = state.tenancy.shares.of(name);
+            let share = ToCard::Share { tenant: name.clone(), weight: share.weight, priority: share.priority };
+            self.tell_cards(state, &share);
+        }
+        notes
     }
 
     fn tell_cards(&self, state: &CoreState, message: &ToCard) {
         for card in state.cards.list.values() {
             let CardState::Serving { process, .. } = &card.state else { continue };
             if let Err(error) = send(process.control.as_fd(), message, &[], Patience::None) {
-                self.log.warn(format_args!("card {} was not told of a change: {error}", card.settings.name));
+                self.log.warn(format_args!(
+                    "card {}: its process did not get changed settings ({error}): the old ones stay in effect",
+                    card.settings.name
+                ));
             }
         }
     }
 }
 
-/// The schedulers of ports. A card's clock stands still while no job runs: schedulers that let a device stand idle are not for it.
-pub(super) fn port_rules(rules: &Rules, notes: &mut Vec<String>) -> Vec<PortRule> {
-    let of = |(name, settings): &(String, crate::DeviceSettings)| {
-        let scheduler = match settings.scheduler {
-            Scheduler::None | Scheduler::Fair => PortScheduler::Fair,
-            Scheduler::RoundRobin => PortScheduler::RoundRobin,
-            Scheduler::Slices => PortScheduler::Slices,
-            Scheduler::Priority => PortScheduler::Priority,
-            Scheduler::WfqPoll
-            | Scheduler::WfqAimd
-            | Scheduler::Ebpf
-            | Scheduler::Credit
-            | Scheduler::StrictCoscheduling => {
-                notes.push(format!(
-                    "device `{name}`: ports of FPGA cards have fair, round-robin, slices or priority only: theirs is fair"
-                ));
-                PortScheduler::Fair
-            }
-        };
-        let slice_ns = settings.slice.map(|slice| u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX));
-        PortRule { name: name.clone(), scheduler, slice_ns }
-    };
-    rules.0.iter().map(of).collect()
-}
-
-fn spawn(command: &CardCommand, settings: &CardSettings, user: Option<u32>) -> io::Result<CardProcess> {
+fn spawn(command: &CardCommand, settings: &CardSettings, user: Option<u32>, aside: &Aside) -> io::Result<CardProcess> {
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let control = Foreign::new(control, aside, &format!("(card {})", settings.name).into(), "the socket of a card");
     let mut process = Command::new(&command.program);
     process
         .arg0("aviary")
@@ -288,7 +274,7 @@ fn spawn(command: &CardCommand, settings: &CardSettings, user: Option<u32>) -> i
     if let Some(user) = user {
         process.args(["--user", &user.to_string()]);
     }
-    let mut child = process.spawn()?;
+    let mut child = aside.while_spawning(|| process.spawn())?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
         Ok(exit) => Ok(CardProcess { child, exit, control }),

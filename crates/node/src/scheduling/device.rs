@@ -1,6 +1,6 @@
 //! One device of the node: its arbiter, and the slots of the sessions that use it.
 
-use super::hurry::{Hurry, Runner};
+use super::boost::{Booster, ServerThreads};
 use super::settings::{DeviceKind, DeviceSettings, nanoseconds};
 use aviary_gate::{DeviceSlot, GrantPage, WAIT_CLASSES};
 use aviary_schedule::{Arbiter, Limits, MemberId, Report, Share, Slots};
@@ -53,8 +53,8 @@ pub struct Place {
     pub tenant: String,
     pub page: Arc<GrantPage>,
     pub slot: usize,
-    /// Whose threads wait; `None`: unknown.
-    pub runner: Option<Runner>,
+    /// The threads that wait at the slot; `None`: unknown, so none is boosted.
+    pub server: Option<ServerThreads>,
 }
 
 impl Place {
@@ -80,8 +80,8 @@ pub struct Device {
 /// The slots as the arbiter sees them.
 struct PageSlots<'a> {
     places: &'a [Option<Place>],
-    /// `None`: threads that are woken get no processor before others.
-    hurry: Option<&'a mut Hurry>,
+    /// `None`: threads that are woken are not boosted.
+    booster: Option<&'a mut Booster>,
 }
 
 impl Slots for PageSlots<'_> {
@@ -105,8 +105,8 @@ impl Slots for PageSlots<'_> {
         slot.depth_ns.store(limits.depth, Relaxed);
         slot.allowance.store(limits.allowance, SeqCst);
         if opens && slot.waiters.load(SeqCst) > 0 {
-            if let (Some(hurry), Some(runner)) = (&mut self.hurry, &place.runner) {
-                hurry.before_waking(runner, slot, now);
+            if let (Some(booster), Some(server)) = (&mut self.booster, &place.server) {
+                booster.boost_waiter(server, slot, now);
             }
             slot.open();
         }
@@ -144,7 +144,7 @@ impl Device {
         }
         self.ids.entry(place.session).or_default().push(id);
         self.places[id] = Some(place);
-        self.arbiter.join(&tenant, share, now, &mut PageSlots { places: &self.places, hurry: None }, id);
+        self.arbiter.join(&tenant, share, now, &mut PageSlots { places: &self.places, booster: None }, id);
     }
 
     fn tell(&self, place: &Place) {
@@ -174,7 +174,7 @@ impl Device {
 
     /// The device is not scheduled any longer.
     pub fn set_unmanaged(&mut self, now: u64) {
-        self.arbiter.set_unmanaged(now, &mut PageSlots { places: &self.places, hurry: None });
+        self.arbiter.set_unmanaged(now, &mut PageSlots { places: &self.places, booster: None });
     }
 
     pub fn set_share(&mut self, tenant: &str, share: Share, now: u64) {
@@ -183,7 +183,7 @@ impl Device {
 
     pub fn leave(&mut self, session: u64, now: u64) {
         for id in self.ids.remove(&session).unwrap_or_default() {
-            self.arbiter.leave(id, now, &mut PageSlots { places: &self.places, hurry: None });
+            self.arbiter.leave(id, now, &mut PageSlots { places: &self.places, booster: None });
             if let Some(place) = self.places[id].take() {
                 self.past_waits.entry(place.tenant.clone()).or_default().add(&Waits::of(place.slot()));
             }
@@ -191,7 +191,7 @@ impl Device {
     }
 
     pub fn usage(&mut self, now: u64) -> Vec<Usage> {
-        self.arbiter.refresh(now, &PageSlots { places: &self.places, hurry: None });
+        self.arbiter.refresh(now, &PageSlots { places: &self.places, booster: None });
         let mut waits = self.past_waits.clone();
         for place in self.places.iter().flatten() {
             waits.entry(place.tenant.clone()).or_default().add(&Waits::of(place.slot()));
@@ -209,8 +209,8 @@ impl Device {
     }
 
     /// Brings everything up to date and decides. The result is when to look again.
-    pub fn step(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
-        self.arbiter.step(now, &mut PageSlots { places: &self.places, hurry: Some(hurry) })
+    pub fn step(&mut self, now: u64, booster: &mut Booster) -> Option<u64> {
+        self.arbiter.step(now, &mut PageSlots { places: &self.places, booster: Some(booster) })
     }
 
     /// The session that has kept the device from others beyond its limit, and for how many nanoseconds they wait.

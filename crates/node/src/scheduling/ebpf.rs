@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
-/// When everybody is held back, the program is asked again after this many nanoseconds.
-const ASK_AGAIN: u64 = 500_000;
+/// Nanoseconds until the program is asked again after it has held back all tenants.
+const RETRY_PICK_NS: u64 = 500_000;
 
 /// A program that runs, and the file it came from.
 #[derive(Clone)]
@@ -53,12 +53,12 @@ impl fmt::Debug for LoadedPolicy {
 pub struct Ebpf {
     slice: u64,
     policy: LoadedPolicy,
-    tenants: Vec<Entry>,
+    tenants: Vec<EbpfTenant>,
     turn: u64,
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct EbpfTenant {
     share: Share,
     used: u64,
     /// Since its last turn, or since it woke up.
@@ -94,7 +94,7 @@ impl Ebpf {
 impl Discipline for Ebpf {
     fn set_share(&mut self, tenant: JobIndex, share: Share) {
         if self.tenants.len() <= tenant {
-            self.tenants.resize(tenant + 1, Entry { share, used: 0, waits_since: 0, last: 0 });
+            self.tenants.resize(tenant + 1, EbpfTenant { share, used: 0, waits_since: 0, last: 0 });
         }
         self.tenants[tenant].share = share;
     }
@@ -130,7 +130,7 @@ impl Discipline for Ebpf {
             wanting.iter().map(|tenant| (self.urgency(*tenant, now), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
         // In turn among equals.
         let first = asked.max_by_key(|(urgency, tenant)| (*urgency, std::cmp::Reverse(self.tenants[*tenant].last)));
-        let Some((_, tenant)) = first else { return Decision::IdleUntil { until: now.saturating_add(ASK_AGAIN) } };
+        let Some((_, tenant)) = first else { return Decision::IdleUntil { until: now.saturating_add(RETRY_PICK_NS) } };
         self.turn += 1;
         self.tenants[tenant].last = self.turn;
         Decision::Grant(tenant, self.slice)

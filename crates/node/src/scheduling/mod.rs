@@ -4,23 +4,28 @@
 //! grants into the sessions' pages. A call that finds its grant open pays one atomic load; everything else
 //! happens between slices.
 
+mod boost;
 mod device;
 mod ebpf;
-mod hurry;
+pub mod rules;
 mod settings;
 
 pub use aviary_gate::WAIT_BOUNDS_NS;
 pub use aviary_schedule::Share;
 pub use device::{Usage, Waits};
 pub use ebpf::LoadedPolicy;
+pub use rules::Rules;
 pub use settings::{DeviceKind, DeviceSettings, Scheduler};
 
-use crate::{NodeError, log::Log};
+use crate::error::NodeError;
+use crate::log::Log;
+use crate::tenants::shares::Shares;
 use aviary_control::cpu;
-use aviary_gate::{DEVICE_SLOTS, DeviceSlot, GrantPage, fits, monotonic};
+use aviary_gate::{DEVICE_SLOTS, DeviceSlot, GrantPage, monotonic};
 use aviary_schedule::UNMANAGED;
+use boost::{Booster, Process, ServerThreads};
 use device::{Device, Place};
-use hurry::{Hurry, Process, Runner};
+
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -45,31 +50,6 @@ pub struct DeviceReport {
     pub tenants: Vec<Usage>,
 }
 
-/// DeviceSettings by the names of devices: the first rule that fits.
-#[derive(Debug, Clone, Default)]
-pub struct Rules(pub Vec<(String, DeviceSettings)>);
-
-impl Rules {
-    /// The program of the rule with this name.
-    pub fn policy(&self, name: &str) -> Option<&LoadedPolicy> {
-        let (_, settings) = self.0.iter().find(|(pattern, _)| pattern == name)?;
-        settings.policy.as_ref()
-    }
-
-    /// A name may end with `*`.
-    fn of(&self, device: &str) -> Option<&DeviceSettings> {
-        self.0.iter().find(|(pattern, _)| fits(pattern, device)).map(|(_, settings)| settings)
-    }
-}
-
-impl Rules {
-    /// The shortest slice of a scheduled device.
-    pub fn shortest_slice(&self) -> Option<Duration> {
-        let scheduled = self.0.iter().filter(|(_, settings)| settings.scheduler != Scheduler::None);
-        scheduled.map(|(_, settings)| settings.slice(DeviceKind::Exclusive)).min()
-    }
-}
-
 /// A session that has kept a device from others for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overdue {
@@ -82,13 +62,13 @@ pub struct Overdue {
 /// The scheduling thread's handle. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Scheduling {
-    shared: Arc<Shared>,
+    shared: Arc<SchedulerShared>,
     /// `None`: nothing is scheduled, as the node's program is about to be replaced.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SchedulerShared {
     epoll: OwnedFd,
     wake: OwnedFd,
     /// When to look again: the timeouts of epoll are in milliseconds, on older kernels.
@@ -97,59 +77,61 @@ struct Shared {
     overdue: OwnedFd,
     over: AtomicBool,
     log: Log,
-    state: Mutex<State>,
+    shares: Shares,
+    state: Mutex<SchedulerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    rules: Rules,
+struct SchedulerState {
+    /// Those of the shares, as of the last change; none while the node's program is about to be replaced.
+    rules: Arc<Rules>,
     /// See [`Scheduling::start`].
     launch_slice: Option<Duration>,
-    sessions: HashMap<u64, Member>,
+    sessions: HashMap<u64, ScheduledSession>,
     /// `None`: not scheduled.
     devices: BTreeMap<String, Option<Device>>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct ScheduledSession {
     tenant: String,
-    share: Share,
     page: Arc<GrantPage>,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// `None`: its API server has ended.
-    runner: Option<Runner>,
+    server: Option<ServerThreads>,
     /// The names of the slots taken so far.
     slots: Vec<String>,
 }
 
 /// The epoll tokens of `wake` and `timer`; sessions count from 1.
-const WAKE: u64 = 0;
-const TIMER: u64 = u64::MAX;
-/// Of the scheduling thread, where it may not go before all others.
-const NICE: i32 = -15;
-/// How often the scheduling thread looks whether it can have its state, while it has to look after something else, too.
-const GLANCE: Duration = Duration::from_micros(50);
+const WAKE_TOKEN: u64 = 0;
+const TIMER_TOKEN: u64 = u64::MAX;
+/// Nice value of the scheduling thread where real-time priority is not available.
+const FALLBACK_NICE: i32 = -15;
+/// How often the scheduling thread tries to lock its state while threads are boosted.
+const STATE_LOCK_POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// Devices without a session that are remembered although only a pattern fits their names.
 const IDLE_DEVICES: usize = 32;
-/// Bells heard at a time.
-const EVENTS: usize = 64;
+/// Most events of one epoll wait.
+const EVENTS_PER_WAIT: usize = 64;
 
 impl Scheduling {
     /// `launch_slice`: how long a part of a kernel in parts shall take, whatever the rules say.
-    pub fn start(rules: Rules, launch_slice: Option<Duration>, log: Log) -> Result<Scheduling, NodeError> {
+    pub fn start(shares: Shares, launch_slice: Option<Duration>, log: Log) -> Result<Scheduling, NodeError> {
         let failed = |errno: rustix::io::Errno| NodeError::Watch(errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(failed)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE_TOKEN), epoll::EventFlags::IN).map_err(failed)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
         let timer = timer.map_err(failed)?;
         // Edge-triggered: setting it anew is all that it needs.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags).map_err(failed)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER_TOKEN), flags).map_err(failed)?;
         let overdue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        let state = Mutex::new(State { rules, launch_slice, ..State::default() });
+        let state = SchedulerState { rules: shares.rules(), launch_slice, ..SchedulerState::default() };
+        let state = Mutex::new(state);
         let over = AtomicBool::new(false);
-        let shared = Arc::new(Shared { epoll, wake, timer, overdue, over, log, state });
+        let shared = Arc::new(SchedulerShared { epoll, wake, timer, overdue, over, log, shares, state });
         let scheduling = Scheduling { shared, thread: Mutex::new(None) };
         scheduling.begin()?;
         Ok(scheduling)
@@ -170,32 +152,30 @@ impl Scheduling {
     /// With its thread all priorities end that it has given to others.
     fn end_thread(&self) {
         self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.alert();
+        self.shared.wake_scheduler();
         let thread = self.thread().take();
         thread.map(JoinHandle::join);
     }
 
     /// Opens every device to all and ends the thread: another program is about to take the node's place, and a session
-    /// waits for nobody meanwhile. Answers the rules, for [`Self::resume`].
-    pub fn let_go(&self) -> Rules {
-        let rules = self.shared.state().rules.clone();
-        self.set_rules(Rules::default());
+    /// waits for nobody during that.
+    pub fn let_go(&self) {
+        self.set_rules(Arc::default());
         self.end_thread();
-        rules
     }
 
     /// No other program has come.
-    pub fn resume(&self, rules: Rules) -> Result<(), NodeError> {
+    pub fn resume(&self) -> Result<(), NodeError> {
         self.begin()?;
-        self.set_rules(rules);
+        self.set_rules(self.shared.shares.rules());
         Ok(())
     }
 
     /// A session that began under the program before: its API server may have slots already.
-    pub fn enter_again(&self, session: u64, tenant: &str, share: Share, process: u32, page: GrantPage, bell: OwnedFd) {
-        self.enter(session, tenant, share, process, page, bell);
+    pub fn enter_again(&self, session: u64, tenant: &str, process: u32, page: GrantPage, doorbell: OwnedFd) {
+        self.enter(session, tenant, process, page, doorbell);
         self.shared.find_new_slots(&mut self.shared.state(), session);
-        self.shared.alert();
+        self.shared.wake_scheduler();
     }
 
     /// Nanoseconds that a part of long work shall take now; 0: work goes whole.
@@ -208,52 +188,59 @@ impl Scheduling {
         self.shared.state().prepare(page);
     }
 
-    /// A session has begun in the API server `process`, which has `page` and `bell`, too.
-    pub fn enter(&self, session: u64, tenant: &str, share: Share, process: u32, page: GrantPage, bell: OwnedFd) {
+    /// A session has begun in the API server `process`, which has `page` and `doorbell`, too.
+    pub fn enter(&self, session: u64, tenant: &str, process: u32, page: GrantPage, doorbell: OwnedFd) {
         let shared = &self.shared;
         let page = Arc::new(page);
         let mut state = shared.state();
         // The rules may have changed since the page was made.
         state.prepare(&page);
         let data = epoll::EventData::new_u64(session);
-        // Edge-triggered: what was rung is not read, so that a bell costs one system call on each side.
+        // Edge-triggered: what was rung is not read, so that a doorbell costs one system call on each side.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(errno) = epoll::add(&shared.epoll, &bell, data, flags) {
-            return shared.log.warn(format_args!("session {session}: its bell: {errno}"));
+        if let Err(errno) = epoll::add(&shared.epoll, &doorbell, data, flags) {
+            return shared.log.warn(format_args!(
+                "session {session}: cannot watch its doorbell ({errno}): its waits for devices may be late"
+            ));
         }
-        let runner = Process::new(process).ok();
-        let runner = runner.map(|threads| Runner { tenant: tenant.into(), threads: Arc::new(threads) });
-        let member = Member { tenant: tenant.to_owned(), share, page, bell, runner, slots: Vec::new() };
+        let server = Process::new(process).ok();
+        let server = server.map(|threads| ServerThreads { tenant: tenant.into(), threads: Arc::new(threads) });
+        let member = ScheduledSession { tenant: tenant.to_owned(), page, doorbell, server, slots: Vec::new() };
         state.sessions.insert(session, member);
     }
 
     pub fn leave(&self, session: u64) {
         let mut state = self.shared.state();
         let Some(member) = state.sessions.remove(&session) else { return };
-        let _ = epoll::delete(&self.shared.epoll, &member.bell);
+        let _ = epoll::delete(&self.shared.epoll, &member.doorbell);
         let now = monotonic();
         state.devices.values_mut().flatten().for_each(|device| device.leave(session, now));
         state.forget_devices();
         drop(state);
-        self.shared.alert();
+        self.shared.wake_scheduler();
     }
 
-    /// A tenant's weight or priority has changed.
-    pub fn set_share(&self, tenant: &str, share: Share) {
+    /// The shares have changed: those of these tenants, and the rules of devices if they are not the same any more.
+    pub fn change<'a>(&self, tenants: impl IntoIterator<Item = &'a String>) {
+        let rules = self.shared.shares.rules();
+        let others = !Arc::ptr_eq(&self.shared.state().rules, &rules);
+        if others {
+            self.set_rules(rules);
+        }
         let (mut state, now) = (self.shared.state(), monotonic());
-        state.sessions.values_mut().filter(|m| m.tenant == tenant).for_each(|m| m.share = share);
-        state.devices.values_mut().flatten().for_each(|device| {
-            device.set_share(tenant, share, now);
-        });
+        for tenant in tenants {
+            let share = self.shared.shares.of(tenant);
+            state.devices.values_mut().flatten().for_each(|device| device.set_share(tenant, share, now));
+        }
     }
 
-    /// Other rules from now on; sessions go on. What devices were used stays known where they stay scheduled.
-    pub fn set_rules(&self, rules: Rules) {
+    /// Other rules from now on; sessions continue. What devices were used stays known where they stay scheduled.
+    fn set_rules(&self, rules: Arc<Rules>) {
         let now = monotonic();
         let mut state = self.shared.state();
         state.rules = rules;
         state.sessions.values().for_each(|member| state.prepare(&member.page));
-        let State { sessions, devices, rules: present, .. } = &mut *state;
+        let SchedulerState { sessions, devices, rules: present, .. } = &mut *state;
         for (name, device) in devices {
             let settings = present.of(name).filter(|settings| settings.scheduler != Scheduler::None);
             match (&mut *device, settings) {
@@ -263,14 +250,14 @@ impl Scheduling {
                     *device = None;
                 }
                 (None, Some(settings)) => {
-                    let of = |member: &Member| member.slots.iter().position(|slot| slot == name);
+                    let of = |member: &ScheduledSession| member.slots.iter().position(|slot| slot == name);
                     let slot = sessions.values().find_map(|member| Some(&member.page.slots()[of(member)?]));
                     *device = Device::new(settings.clone(), slot.map_or(DeviceKind::Exclusive, usual_kind));
                     let Some(device) = device else { continue };
                     for (session, member) in &*sessions {
                         let named = member.slots.iter().enumerate().filter(|(_, slot)| *slot == name);
                         for (at, _) in named {
-                            member.join(device, *session, at);
+                            member.join(device, *session, at, &self.shared.shares);
                         }
                     }
                 }
@@ -278,22 +265,22 @@ impl Scheduling {
             }
         }
         drop(state);
-        self.shared.alert();
+        self.shared.wake_scheduler();
     }
 
     /// Loads the programs of `ebpf` schedulers again. What is refused leaves the running one in place; answers why.
     pub fn reload_policies(&self) -> Vec<String> {
-        let rules = self.shared.state().rules.clone();
+        let rules = self.shared.shares.rules();
         let policies = rules.0.iter().filter_map(|(_, settings)| settings.policy.as_ref());
         policies.filter_map(|policy| policy.load_again().err()).collect()
     }
 
     /// Readable when somebody is overdue.
-    pub fn overdue_bell(&self) -> BorrowedFd<'_> {
+    pub fn overdue_event(&self) -> BorrowedFd<'_> {
         self.shared.overdue.as_fd()
     }
 
-    /// Who is overdue now; after the bell was heard.
+    /// Who is overdue now; after the doorbell was heard.
     pub fn overdue(&self) -> Vec<Overdue> {
         let _ = rustix::io::read(&self.shared.overdue, &mut [0u8; 8]);
         let (mut state, now) = (self.shared.state(), monotonic());
@@ -311,7 +298,7 @@ impl Scheduling {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Whether any device may be scheduled.
     fn has_rules(&self) -> bool {
         !self.rules.0.is_empty()
@@ -320,7 +307,7 @@ impl State {
     /// API servers name devices as they like. What no session has any more is forgotten, but for those that a rule names,
     /// and some that fit a pattern: what was used of them counts when somebody comes back.
     fn forget_devices(&mut self) {
-        let State { rules, sessions, devices, .. } = self;
+        let SchedulerState { rules, sessions, devices, .. } = self;
         let named = |name: &String| rules.0.iter().any(|(pattern, _)| pattern == name);
         let idle = |name: &String| !sessions.values().any(|member| member.slots.contains(name));
         let mut kept = 0;
@@ -335,7 +322,7 @@ impl State {
 
     /// The doorbell of that session rang.
     fn woke(&mut self, session: u64) {
-        let State { sessions, devices, .. } = self;
+        let SchedulerState { sessions, devices, .. } = self;
         let Some(member) = sessions.get(&session) else { return };
         for name in &member.slots {
             if let Some(Some(device)) = devices.get_mut(name) {
@@ -362,10 +349,10 @@ fn usual_kind(slot: &DeviceSlot) -> DeviceKind {
     if slot.preempts() { DeviceKind::Preemptive } else { DeviceKind::Exclusive }
 }
 
-impl Member {
-    fn join(&self, device: &mut Device, session: u64, slot: usize) {
-        let (tenant, page, runner) = (self.tenant.clone(), self.page.clone(), self.runner.clone());
-        device.join(monotonic(), self.share, Place { session, tenant, page, slot, runner });
+impl ScheduledSession {
+    fn join(&self, device: &mut Device, session: u64, slot: usize, shares: &Shares) {
+        let (tenant, page, server) = (self.tenant.clone(), self.page.clone(), self.server.clone());
+        device.join(monotonic(), shares.of(&self.tenant), Place { session, tenant, page, slot, server });
     }
 }
 
@@ -375,12 +362,12 @@ impl Drop for Scheduling {
     }
 }
 
-impl Shared {
-    fn alert(&self) {
+impl SchedulerShared {
+    fn wake_scheduler(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -394,44 +381,43 @@ impl Shared {
     }
 
     fn run(&self) {
-        // While this thread waits for a processor, the device stands still. Both are refused where the node is not root,
-        // the first one also in a control group that may have no real-time threads.
-        let first = cpu::set_scheduler_priority().is_ok();
-        if !first {
-            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+        // Devices are idle while this thread waits for a processor. Both are refused where the node is not root, the first
+        // one also in a control group that may have no real-time threads.
+        let priority = cpu::set_scheduler_priority();
+        if let Err(error) = &priority {
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), FALLBACK_NICE);
             cpu::request_short_quantum();
-            self.log
-                .debug("who gets a device waits for a processor like everybody: there are no real-time threads here");
+            boost::log_no_real_time(self.log, error);
         }
-        let mut hurry = Hurry::new(first, self.log);
-        self.serve(&mut hurry);
-        hurry.end(monotonic());
+        let mut booster = Booster::new(priority.is_ok(), self.log);
+        self.serve(&mut booster);
+        booster.end(monotonic());
     }
 
     /// Until the scheduling is over.
-    fn serve(&self, hurry: &mut Hurry) {
+    fn serve(&self, booster: &mut Booster) {
         // For when the timer is set: what is looked for lies ahead, so that a time that has passed does not come again.
         let (mut look, mut set): (Option<u64>, Option<u64>) = (None, None);
         while !self.over.load(Ordering::SeqCst) {
             if look != set {
                 if let Err(errno) = self.set_timer(look) {
-                    return self.log.error(format_args!("the scheduler cannot set its timer: {errno}"));
+                    return self.log.error(format_args!("device scheduling has ended (the kernel does not set its timer: {errno}): sessions without an allowance wait; restart the node"));
                 }
                 set = look;
             }
-            let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+            let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_WAIT];
             let events = match epoll::wait(&self.epoll, &mut buffer, None) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(errno) => return self.log.error(format_args!("the scheduler cannot wait: {errno}")),
+                Err(errno) => return self.log.error(format_args!("device scheduling has ended (it cannot wait for events: {errno}): sessions without an allowance wait; restart the node")),
             };
-            let mut state = self.state_meanwhile(hurry);
+            let mut state = self.lock_state_bounding_boosts(booster);
             for event in events {
                 match event.data.u64() {
-                    WAKE => {
+                    WAKE_TOKEN => {
                         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
                     }
-                    TIMER => {}
+                    TIMER_TOKEN => {}
                     session => {
                         self.find_new_slots(&mut state, session);
                         state.woke(session);
@@ -439,8 +425,8 @@ impl Shared {
                 }
             }
             let now = monotonic();
-            look = state.devices.values_mut().flatten().filter_map(|device| device.step(now, hurry)).min();
-            let again = hurry.review(now);
+            look = state.devices.values_mut().flatten().filter_map(|device| device.step(now, booster)).min();
+            let again = booster.review(now);
             look = look.into_iter().chain(again).min();
             if state.devices.values().flatten().any(|device| device.overdue(now).is_some()) {
                 let _ = rustix::io::write(&self.overdue, &1u64.to_ne_bytes());
@@ -448,25 +434,25 @@ impl Shared {
         }
     }
 
-    /// The state, as soon as nobody else has it. Whoever has it may wait for the processor of a thread that is in a hurry:
-    /// that ends in time all the same.
-    fn state_meanwhile(&self, hurry: &mut Hurry) -> MutexGuard<'_, State> {
+    /// Locks the state. Its holder may wait for the processor that a boosted thread uses, so the bounds of boosts are
+    /// enforced meanwhile.
+    fn lock_state_bounding_boosts(&self, booster: &mut Booster) -> MutexGuard<'_, SchedulerState> {
         loop {
             match self.state.try_lock() {
                 Ok(state) => return state,
                 Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if hurry.is_over() => return self.state(),
+                Err(TryLockError::WouldBlock) if booster.is_idle() => return self.state(),
                 Err(TryLockError::WouldBlock) => {
-                    hurry.review(monotonic());
-                    std::thread::sleep(GLANCE);
+                    booster.review(monotonic());
+                    std::thread::sleep(STATE_LOCK_POLL_INTERVAL);
                 }
             }
         }
     }
 
     /// Finds the slots that a session took since the last look.
-    fn find_new_slots(&self, state: &mut State, session: u64) {
-        let State { rules, sessions, devices, .. } = state;
+    fn find_new_slots(&self, state: &mut SchedulerState, session: u64) {
+        let SchedulerState { rules, sessions, devices, .. } = state;
         let Some(member) = sessions.get_mut(&session) else { return };
         while member.slots.len() < DEVICE_SLOTS {
             let at = member.slots.len();
@@ -478,7 +464,7 @@ impl Shared {
                 settings.and_then(|settings| Device::new(settings, kind))
             });
             match device {
-                Some(device) => member.join(device, session, at),
+                Some(device) => member.join(device, session, at, &self.shares),
                 None => {
                     slot.allowance.store(UNMANAGED, Ordering::SeqCst);
                     slot.open();
@@ -492,7 +478,8 @@ impl Shared {
 #[cfg(test)]
 mod forgetting {
     use super::*;
-    use crate::Level;
+    use crate::log::Level;
+    use crate::tenants::tenant::{TenantChange, Tenants};
     use std::sync::atomic::Ordering::SeqCst;
 
     fn rules() -> Rules {
@@ -505,15 +492,16 @@ mod forgetting {
         let fd = GrantPage::create().unwrap();
         let page = GrantPage::open(fd.as_fd()).unwrap();
         page.slots().iter().enumerate().for_each(|(at, slot)| slot.take(&name(at)));
-        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        scheduling.enter(number, "tenant", Share::default(), std::process::id(), page, bell);
-        // As the scheduling thread does when the bell rings.
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        scheduling.enter(number, "tenant", std::process::id(), page, doorbell);
+        // As the scheduling thread does when the doorbell rings.
         scheduling.shared.find_new_slots(&mut scheduling.shared.state(), number);
     }
 
     #[test]
     fn names_that_api_servers_invent_go_with_their_sessions() {
-        let scheduling = Scheduling::start(rules(), None, Log::new(Level::Error)).unwrap();
+        let scheduling =
+            Scheduling::start(Shares::new(Tenants::default(), rules()), None, Log::new(Level::Error)).unwrap();
         let known = || scheduling.shared.state().devices.len();
         session(&scheduling, 1, |at| if at == 0 { "card".into() } else { format!("gpu {at}") });
         for number in 2..200 {
@@ -525,5 +513,33 @@ mod forgetting {
         assert!(known() <= 1 + IDLE_DEVICES);
         assert!(scheduling.shared.state().devices.contains_key("card"));
         assert!(!scheduling.shared.over.load(SeqCst));
+    }
+
+    #[test]
+    fn changed_shares_and_rules_reach_the_devices_that_a_tenant_has() {
+        let shares = Shares::new(Tenants::default(), rules());
+        let scheduling = Scheduling::start(shares.clone(), None, Log::new(Level::Error)).unwrap();
+        session(&scheduling, 1, |at| if at == 0 { "card".into() } else { format!("none {at}") });
+        let weights = || -> Vec<u32> {
+            scheduling.report().iter().flat_map(|device| device.tenants.iter().map(|usage| usage.weight)).collect()
+        };
+        assert_eq!(weights(), [1]);
+        let mut tenants = Tenants::default();
+        tenants.change(&TenantChange { name: "tenant".into(), weight: Some(5), ..TenantChange::default() });
+        shares.replace(tenants.clone(), None);
+        scheduling.change(&["tenant".to_owned()]);
+        assert_eq!(weights(), [5]);
+        // Not scheduled, and scheduled again: the share is asked for.
+        shares.replace(tenants.clone(), Some(Rules::default()));
+        scheduling.change(&[]);
+        assert!(weights().is_empty());
+        shares.replace(tenants, Some(rules()));
+        scheduling.change(&[]);
+        assert_eq!(weights(), [5]);
+        // Before another program takes the node's place, and if it does not.
+        scheduling.let_go();
+        assert!(weights().is_empty());
+        scheduling.resume().unwrap();
+        assert_eq!(weights(), [5]);
     }
 }

@@ -3,13 +3,14 @@
 //! Only the same process can have written it: it lies in a memfd that nobody else has. It is checked for its version and for
 //! missing descriptors, not for malice.
 
-use crate::{guest::Guest, moving::SessionMoves};
+use crate::attach::guest::Guest;
+use crate::relocation::request::SessionMoves;
 use aviary_control::{FunctionRule, ServerUser};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, os::fd::RawFd, path::PathBuf, time::SystemTime};
 
 /// Of the structures below and of what their fields mean.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// All of a node that cannot be had from its configuration.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct UsersImage {
     /// The next id of the range.
     pub next: u32,
     pub by_tenant: BTreeMap<String, ServerUser>,
+    /// Claimed ids that nobody has.
+    #[serde(default)]
+    pub free: Vec<u32>,
     pub helpers: BTreeMap<String, u32>,
     pub homes: FolderImage,
     pub shared_memory: Option<FolderImage>,
@@ -149,8 +153,9 @@ pub struct ParkImage {
 pub struct KeptImage {
     pub number: u64,
     pub bytes: u64,
-    /// In the order of [`aviary_control::StateDescriptors`].
-    pub state: Vec<RawFd>,
+    /// The state, and the socket in which the session's descriptors are.
+    pub file: RawFd,
+    pub rest: RawFd,
 }
 
 #[cfg(test)]
@@ -167,10 +172,10 @@ mod tests {
             "spoke_for":[2],"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"tenant":"a","slot":3,"guest_exit":14,
             "state":"Serving"}],
             "sessions":[],"parks":[{"server":4,"held":[["memory",null,5],["memory","card",5]],
-            "sessions":[{"number":2,"bytes":100,"state":[20,21,22,23,24]}]}],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
+            "sessions":[{"number":2,"bytes":100,"file":20,"rest":21}]}],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
             "last_move":0}"#;
         let image: Image = serde_json::from_str(text).unwrap();
-        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (2, StateImage::Serving, 3));
-        assert_eq!(image.parks[0].sessions[0].state.len(), 5);
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (3, StateImage::Serving, 3));
+        assert_eq!((image.parks[0].sessions[0].file, image.parks[0].sessions[0].rest), (20, 21));
     }
 }

@@ -43,7 +43,7 @@ impl Handover {
             numbers.into_iter().map(|number| Ok((number, adopt(number)?))).collect();
         let inherited = Inherited(adopted?);
         if version != VERSION {
-            return Err(io::Error::other(format!("a state of version {version}, expected {VERSION}")));
+            return Err(io::Error::other(format!("the state has version {version}, this program needs {VERSION}")));
         }
         Ok(Self { image: serde_json::from_value(image).map_err(strange)?, inherited })
     }

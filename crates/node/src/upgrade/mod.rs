@@ -6,19 +6,23 @@
 //! copies of all descriptors lose FD_CLOEXEC, and the process executes the new program. Whatever fails before that leaves the
 //! node as it was. API servers go on meanwhile; what they and guests send waits in the sockets.
 
+pub mod command;
 mod image;
-mod inheritance;
+pub mod inheritance;
 mod restore;
 mod save;
+pub(crate) mod users;
 
+pub use command::UpgradeCommand;
 pub use inheritance::Handover;
-pub(crate) use restore::users;
 
 use crate::{
-    NodeError,
+    epoll::Token,
+    error::NodeError,
     node::{Core, CoreState},
     scheduling::Scheduling,
 };
+use aviary_control::Aside;
 use rustix::process::Signal;
 use save::Bequest;
 use serde::{Deserialize, Serialize};
@@ -27,7 +31,7 @@ use std::{
     ffi::OsString,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd},
         unix::{ffi::OsStringExt, process::CommandExt},
     },
     path::{Path, PathBuf},
@@ -37,22 +41,13 @@ use std::{
 
 /// How long an upgrade waits for what is under way.
 const OBSTACLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A connection that has said nothing for so long is closed for an upgrade.
+const SILENT_AFTER: Duration = Duration::from_millis(300);
 const OBSTACLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the new program may take to say that it would run.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest text of the new program that is shown, in bytes.
 const LONGEST_REASON: usize = 4096;
-
-/// How the program of a node is started again.
-#[derive(Debug, Clone)]
-pub struct UpgradeCommand {
-    /// Behind the program's name.
-    pub arguments: Vec<OsString>,
-    /// The option that is followed by [`versions`]: the program says if it could take over, and does nothing.
-    pub check: &'static str,
-    /// The option that is followed by the number of the state's descriptor.
-    pub handover: &'static str,
-}
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeRequest {
@@ -79,17 +74,53 @@ impl Core {
             Some(program) => program.clone(),
             None => own_program().map_err(|error| failed(error.to_string()))?,
         };
-        check(&program, command)?;
+        check(&program, command, &self.aside)?;
+        // New connections wait for the program that comes.
+        self.hear_connections(false);
+        let error = self.replace_when_possible(admin, &program, command);
+        self.hear_connections(true);
+        Err(error)
+    }
+
+    /// Answers the reason if that does not work.
+    fn replace_when_possible(&self, admin: BorrowedFd<'_>, program: &Path, command: &UpgradeCommand) -> NodeError {
         let deadline = Instant::now() + OBSTACLE_TIMEOUT;
         loop {
             let mut state = self.state();
-            match save::obstacle(&state) {
-                None => return Err(self.replace(&mut state, admin, &program, command)),
-                Some(save::Obstacle { why, passes: true }) if Instant::now() >= deadline => return Err(failed(why)),
-                Some(save::Obstacle { why, passes: false }) => return Err(failed(why)),
+            self.close_silent(&mut state, Instant::now() >= deadline);
+            // The program that comes would wait for it, too.
+            self.aside.hurry();
+            match save::obstacle(&state, &self.aside) {
+                None => return self.replace(&mut state, admin, program, command),
+                Some(save::Obstacle { why, passes: true }) if Instant::now() >= deadline => return failed(why),
+                Some(save::Obstacle { why, passes: false }) => return failed(why),
                 Some(_) => drop(state),
             }
             std::thread::sleep(OBSTACLE_POLL_INTERVAL);
+        }
+    }
+
+    fn hear_connections(&self, heard: bool) {
+        let state = self.state();
+        let Some(listener) = &state.attaching.listener else { return };
+        self.epoll.remove(listener.socket.as_fd());
+        if heard && let Err(error) = self.epoll.add(listener.socket.as_fd(), Token::Listener) {
+            self.log.error(format_args!("the node hears no more connections ({error}): restart it"));
+        }
+    }
+
+    /// Whoever may connect would keep upgrades away by connections that say nothing. An honest guest says what it wants at once.
+    /// `all`: also those that wait for their turn, as they attach too often.
+    fn close_silent(&self, state: &mut CoreState, all: bool) {
+        for session in state.registry.sessions.values().filter(|session| !session.greeted) {
+            let silent = session.since.elapsed().is_ok_and(|elapsed| elapsed >= SILENT_AFTER);
+            if let Some(socket) = session.socket().filter(|_| silent) {
+                // Its API server sees the end of it.
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+        }
+        if all {
+            self.refuse_waiting(state, "the node's program is being replaced: try again");
         }
     }
 
@@ -103,7 +134,9 @@ impl Core {
             (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
         ];
         match kinds.into_iter().find(|(has, _)| *has) {
-            Some((_, why)) => Err(failed(format!("{why}, which no upgrade in place knows; start it again instead"))),
+            Some((_, why)) => {
+                Err(failed(format!("{why}, which an upgrade does not support; restart the node instead")))
+            }
             None => Ok(()),
         }
     }
@@ -126,19 +159,21 @@ impl Core {
             }
         }
         self.log.info(format_args!(
-            "the node's program is replaced by {}: {} sessions go on",
+            "the node's program is replaced by {}: {} sessions continue",
             program.display(),
             state.registry.sessions.len()
         ));
-        let rules = self.scheduling.as_ref().map(Scheduling::let_go);
+        self.scheduling.iter().for_each(Scheduling::let_go);
         let error = self.execute(state, admin, program, command).map_or_else(|error| error, |never| match never {});
-        if let (Some(scheduling), Some(rules)) = (&self.scheduling, rules)
-            && let Err(error) = scheduling.resume(rules)
+        if let Some(scheduling) = &self.scheduling
+            && let Err(error) = scheduling.resume()
         {
-            self.log.error(format_args!("devices are not scheduled any more: {error}"));
+            self.log.error(format_args!(
+                "devices are no longer scheduled (the node's program was not replaced, and scheduling did not begin again: {error}): all sessions use them without weights and priorities; restart the node"
+            ));
         }
         let now = Instant::now();
-        (state.refill_at, state.zygote_at) = (Some(now), self.config.zygote.as_ref().map(|_| now));
+        (state.spares.refill_at, state.spares.zygote_at) = (Some(now), self.config.zygote.as_ref().map(|_| now));
         // The loop waits with the deadlines of before.
         self.wake();
         failed(format!("{}: {error}", program.display()))
@@ -170,16 +205,16 @@ fn own_program() -> io::Result<PathBuf> {
 }
 
 /// Starts the new program to see if it could take over.
-fn check(program: &Path, command: &UpgradeCommand) -> Result<(), NodeError> {
+fn check(program: &Path, command: &UpgradeCommand, aside: &Aside) -> Result<(), NodeError> {
     let refused = |why: String| failed(format!("{}: {why}", program.display()));
-    let child = Command::new(program)
+    let mut beside = Command::new(program);
+    beside
         .args(&command.arguments)
         .args([command.check, &versions()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.map_err(|error| refused(error.to_string()))?;
+        .stderr(Stdio::piped());
+    let mut child = aside.while_spawning(|| beside.spawn()).map_err(|error| refused(error.to_string()))?;
     let deadline = Instant::now() + CHECK_TIMEOUT;
     let mut errors = child.stderr.take();
     // It says little: less than a pipe takes.
@@ -190,7 +225,7 @@ fn check(program: &Path, command: &UpgradeCommand) -> Result<(), NodeError> {
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(refused("it did not say in time whether it could take over".into()));
+                return Err(refused("it did not answer in time whether it can take over".into()));
             }
         }
     };
@@ -221,12 +256,13 @@ mod tests {
     #[test]
     fn program_that_cannot_take_over_is_told_with_its_words() {
         let shell = Path::new("/bin/sh");
-        check(shell, &command(&format!("test \"$0 $1\" = '--check {}'", versions()))).unwrap();
-        let told = check(shell, &command("echo no such file >&2; exit 3")).unwrap_err().to_string();
+        let check = |program: &Path, command: UpgradeCommand| check(program, &command, &Aside::default());
+        check(shell, command(&format!("test \"$0 $1\" = '--check {}'", versions()))).unwrap();
+        let told = check(shell, command("echo no such file >&2; exit 3")).unwrap_err().to_string();
         assert!(told.contains("/bin/sh: no such file"), "{told}");
-        let told = check(shell, &command("exit 3")).unwrap_err().to_string();
+        let told = check(shell, command("exit 3")).unwrap_err().to_string();
         assert!(told.contains("it cannot take over"), "{told}");
-        assert!(check(Path::new("/none"), &command("")).is_err());
+        assert!(check(Path::new("/none"), command("")).is_err());
     }
 
     #[test]

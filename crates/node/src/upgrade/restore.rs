@@ -1,62 +1,31 @@
 //! The node again, in the program that has taken its place.
 
 use super::{
-    image::{
-        AccountsImage, BalanceImage, FolderImage, Image, ParkImage, ProcessImage, ServerImage, SessionImage,
-        StateImage, UsersImage,
-    },
+    image::{AccountsImage, BalanceImage, Image, ParkImage, ProcessImage, ServerImage, SessionImage, StateImage},
     inheritance::Inherited,
 };
-use crate::{
-    accounts::{AssignedSlot, TenantPageState},
-    api_server::{ApiServer, InitEnd},
-    claims::Claims,
-    epoll::Token,
-    life::{ServerEvent, ServerState, SessionState},
-    line_limit::LineLimit,
-    node::Core,
-    parking::{Kept, Park, ParkLife},
-    permissions::Permissions,
-    private::PrivateDir,
-    server_log::ServerLog,
-    server_users::{Ids, ServerUsers, UserRange},
-    sessions::{ServerRecord, Session, SessionPages},
-    tenants::Identity,
-};
-use aviary_control::{StateDescriptors, stats::StatsPage};
-use aviary_gate::{Balance, GrantPage, HeldAmount, Kind, TenantPage};
+use crate::attach::foreign::{HeldState, nobody};
+use crate::attach::identity::Identity;
+use crate::epoll::Token;
+use crate::node::Core;
+use crate::relocation::machine::Relocation;
+use crate::relocation::records::{Part, Record};
+use crate::servers::api_server::{ApiServer, InitEnd};
+use crate::servers::line_limit::LineLimit;
+use crate::servers::server_log::ServerLog;
+use crate::sessions::life::{ServerEvent, ServerState, SessionState};
+use crate::sessions::permissions::Permissions;
+use crate::sessions::registry::{ServerRecord, Session, SessionPages};
+use crate::tenants::accounts::{AssignedSlot, TenantPageState};
+use crate::tenants::tenant::Tenants;
+use aviary_control::{Aside, Foreign, PartyName, stats::StatsPage};
+use aviary_gate::{Balance, GrantPage, HeldAmount, Kind, TenantPage, Watch};
 use std::{
     collections::BTreeMap,
-    fs::File,
     io,
     os::fd::{AsFd, OwnedFd, RawFd},
     time::Instant,
 };
-
-/// The users of API servers.
-pub fn users(image: &UsersImage, inherited: &mut Inherited) -> io::Result<ServerUsers> {
-    let mut take = |number: &RawFd| inherited.take(*number).map(File::from);
-    let claims = image.claims.as_ref().map(|held| held.iter().map(&mut take).collect::<io::Result<Vec<File>>>());
-    let claims = claims.transpose()?;
-    let ids = match image.range {
-        Some(bounds) => {
-            let claims = claims.map(|held| Claims { folder: crate::claims::FOLDER.into(), held });
-            Ids::Range { range: UserRange::between(bounds), next: image.next, claims }
-        }
-        None => Ids::Shared(image.next),
-    };
-    let mut users = ServerUsers::within(
-        ids,
-        folder(&image.homes, inherited)?,
-        image.shared_memory.as_ref().map(|memory| folder(memory, inherited)).transpose()?,
-    );
-    (users.by_tenant, users.helpers) = (image.by_tenant.clone(), image.helpers.clone());
-    Ok(users)
-}
-
-fn folder(image: &FolderImage, inherited: &mut Inherited) -> io::Result<PrivateDir> {
-    Ok(PrivateDir { path: image.path.clone(), lock: inherited.take(image.lock)?.into() })
-}
 
 impl Core {
     /// Before the node's loop begins.
@@ -65,25 +34,25 @@ impl Core {
         let state = &mut *guard;
         for (name, accounts) in &image.accounts {
             let restored = tenant_page(accounts, inherited)?;
-            state.accounts.tenants.insert(name.clone(), restored);
-            let tenant = state.tenants.called(name);
-            if let Err(error) = state.accounts.apply(&tenant) {
-                self.log.warn(format_args!("tenant {} keeps some of its earlier limits: {error}", name.escape_debug()));
-            }
+            state.tenancy.accounts.tenants.insert(name.clone(), restored);
         }
+        let tenants = Tenants::clone(&state.tenants());
+        let notes = self.change_shares(state, tenants, None, None).map_err(io::Error::other)?;
+        notes.iter().for_each(|note| self.log.warn(note));
         let now = Instant::now();
         for server in &image.servers {
-            let record = self::server(server, inherited, now)?;
+            let record = self::server(server, inherited, now, &self.aside)?;
             self.watch(server.number, &record)?;
             state.registry.servers.insert(server.number, record);
         }
         for image in &image.parks {
-            let park = self::park(image, inherited, now)?;
-            state.parks.by_server.insert(image.server, park);
+            let tenant = state.registry.servers.get(&image.server).and_then(|known| known.seat.as_ref());
+            let tenant = tenant.map_or_else(nobody, |seat| seat.tenant.as_str().into());
+            state.relocations.insert(self::park(image, inherited, now, (&self.aside, &tenant))?);
         }
         for session in &image.sessions {
             let (mut restored, devices) = self::session(session, inherited)?;
-            if state.parks.has_session(restored.server, session.number) {
+            if state.relocations.has_parked(restored.server, session.number) {
                 if let Some(pages) = &mut restored.pages {
                     pages.devices = devices;
                 }
@@ -91,19 +60,18 @@ impl Core {
                 continue;
             }
             if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
-                let share = state.tenants.called(&restored.tenant).share();
                 let process = state.registry.servers.get(&restored.server).map_or(0, |known| known.process.pid());
-                scheduling.enter_again(session.number, &restored.tenant, share, process, page, bell);
+                scheduling.enter_again(session.number, &restored.tenant, process, page, bell);
             }
             state.registry.sessions.insert(session.number, restored);
         }
         let registry = &mut state.registry;
         registry.by_guest = image.by_guest.iter().copied().collect();
         (registry.last_server, registry.last_session) = (image.last_server, image.last_session);
-        state.moves.last = image.last_move;
+        state.relocations.last = image.last_move;
         state.upgrades = image.upgrades;
         self.log.info(format_args!(
-            "the node's program was replaced: {} sessions go on (upgrade {})",
+            "the node's program was replaced: {} sessions continue (upgrade {})",
             image.sessions.len(),
             image.upgrades
         ));
@@ -112,7 +80,7 @@ impl Core {
 
     fn watch(&self, number: u64, record: &ServerRecord) -> io::Result<()> {
         let watch = |fd: std::os::fd::BorrowedFd<'_>, token| self.epoll.add(fd, token).map_err(io::Error::other);
-        if !matches!(record.state, ServerState::Doomed { .. } | ServerState::Killed) {
+        if !matches!(record.state, ServerState::Doomed { .. } | ServerState::Killed { .. }) {
             watch(record.process.control.as_fd(), Token::Control(number))?;
         }
         watch(record.process.exit.as_fd(), Token::ServerExit(number))?;
@@ -127,7 +95,8 @@ fn tenant_page(image: &AccountsImage, inherited: &mut Inherited) -> io::Result<T
             let descriptor = inherited.take(*page)?;
             let page = TenantPage::open(descriptor.as_fd())?;
             taken.iter().for_each(|slot| page.note_slot(*slot));
-            TenantPageState::InUse { page, descriptor, taken: taken.iter().copied().collect() }
+            // It has its rules when the tenant's limits are applied.
+            TenantPageState::InUse { page, descriptor, taken: taken.iter().copied().collect(), watch: Watch::default() }
         }
         AccountsImage::Idle(balances) => TenantPageState::Idle(balances.iter().map(balance).collect()),
     })
@@ -147,42 +116,53 @@ fn process(image: &ProcessImage, inherited: &mut Inherited) -> io::Result<ApiSer
         }
         None => None,
     };
-    Ok(ApiServer::of(image.pid, inherited.take(image.control)?, inherited.take(image.exit)?, init))
+    Ok(ApiServer::of(image.pid, Foreign::own(inherited.take(image.control)?), inherited.take(image.exit)?, init))
 }
 
-fn server(image: &ServerImage, inherited: &mut Inherited, now: Instant) -> io::Result<ServerRecord> {
+fn server(image: &ServerImage, inherited: &mut Inherited, now: Instant, aside: &Aside) -> io::Result<ServerRecord> {
     let state = match image.state {
         StateImage::Serving => ServerState::Serving,
         StateImage::Idle => ServerState::Serving.after(ServerEvent::LastSessionOver, now),
         StateImage::GuestEnded => ServerState::Serving.after(ServerEvent::GuestEnded, now),
         StateImage::HungUp => ServerState::Serving.after(ServerEvent::HungUp, now),
-        StateImage::Killed => ServerState::Killed,
+        StateImage::Killed => ServerState::Serving.after(ServerEvent::Killed, now),
     };
-    Ok(ServerRecord {
+    let mut record = ServerRecord {
         process: process(&image.process, inherited)?,
         log: ServerLog::again(inherited.take(image.log)?, image.begun.clone(), &image.spoke_for),
         guest: image.guest,
-        seat: image.tenant.as_ref().map(|tenant| AssignedSlot { tenant: tenant.clone(), slot: image.slot }),
+        seat: None,
         guest_exit: image.guest_exit.map(|exit| inherited.take(exit)).transpose()?,
         state,
         lines: LineLimit::default(),
-    })
+        by_operator: false,
+    };
+    if let Some(tenant) = &image.tenant {
+        record.seat_at(AssignedSlot { tenant: tenant.clone(), slot: image.slot }, aside);
+    }
+    Ok(record)
 }
 
-fn park(image: &ParkImage, inherited: &mut Inherited, now: Instant) -> io::Result<Park> {
-    let mut sessions = BTreeMap::new();
+fn park(
+    image: &ParkImage,
+    inherited: &mut Inherited,
+    now: Instant,
+    (aside, tenant): (&Aside, &PartyName),
+) -> io::Result<Record> {
+    let mut parts = BTreeMap::new();
     for kept in &image.sessions {
-        let state = kept.state.iter().map(|number| inherited.take(*number)).collect::<io::Result<Vec<_>>>()?;
-        let missing = || io::Error::other("descriptors of a parked session are missing");
-        let state = StateDescriptors::of(state).ok_or_else(missing)?;
-        sessions.insert(kept.number, Kept { state, bytes: kept.bytes });
+        let (file, rest) = (inherited.take(kept.file)?, inherited.take(kept.rest)?);
+        let state = Some(HeldState::again(file, rest, aside, tenant));
+        parts.insert(kept.number, Part { state, bytes: kept.bytes, ..Part::default() });
     }
     let held = |(name, device, amount): &(String, Option<String>, u64)| HeldAmount {
         name: name.clone(),
         device: device.clone(),
         amount: *amount,
     };
-    Ok(Park { sessions, held: image.held.iter().map(held).collect(), life: ParkLife::kept(), since: now })
+    let relocation = Relocation::kept(parts.keys().copied().collect());
+    let held = image.held.iter().map(held).collect();
+    Ok(Record { source: image.server, relocation, parts, attempt: None, held, parked: now })
 }
 
 type Devices = Option<(GrantPage, OwnedFd)>;
@@ -214,6 +194,7 @@ fn session(image: &SessionImage, inherited: &mut Inherited) -> io::Result<(Sessi
         },
         since: image.since,
         state: SessionState::Running,
+        greeted: true,
         api: image.api.clone(),
         spec_hash: image.spec_hash,
         pages: Some(pages),

@@ -4,17 +4,16 @@ use super::image::{
     AccountsImage, BalanceImage, FolderImage, Image, KeptImage, ParkImage, ProcessImage, ServerImage, SessionImage,
     StateImage, UsersImage,
 };
-use crate::{
-    accounts::{Accounts, TenantPageState},
-    api_server::ApiServer,
-    life::{EndReason, ServerState, SessionState},
-    node::CoreState,
-    parking::Park,
-    private::PrivateDir,
-    server_users::{Ids, ServerUsers},
-    sessions::{ServerRecord, Session},
-    tenants::Identity,
-};
+use crate::attach::identity::Identity;
+use crate::attach::private::PrivateDir;
+use crate::node::CoreState;
+use crate::relocation::records::Record;
+use crate::servers::api_server::ApiServer;
+use crate::sessions::life::{EndReason, ServerState, SessionState};
+use crate::sessions::registry::{ServerRecord, Session};
+use crate::tenants::accounts::{Accounts, TenantPageState};
+use crate::users::server_users::{Ids, ServerUsers};
+use aviary_control::Aside;
 use aviary_gate::{Balance, HeldAmount, Kind};
 use std::{
     collections::BTreeMap,
@@ -48,15 +47,18 @@ pub struct Obstacle {
 }
 
 /// The first thing in the way of an upgrade now.
-pub fn obstacle(state: &CoreState) -> Option<Obstacle> {
+pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     let busy = |what: &str| Some(Obstacle { why: format!("{what}; try again"), passes: true });
-    if state.moves.next_deadline().is_some() || state.moves.are_leaving() {
-        return busy("a session is moving");
+    if let Some(party) = aside.busy() {
+        return busy(&format!("sockets of tenant {party} are still being closed"));
     }
-    if state.parks.by_server.values().any(|park| !park.life.is_quiet()) {
-        return busy("a parked session is on its way back");
+    if state.relocations.are_moving() {
+        return busy("a session is being moved");
     }
-    if state.throttle.next_due().is_some() || state.further.next_due().is_some() {
+    if state.relocations.are_returning() {
+        return busy("a parked session is being brought back");
+    }
+    if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }
     for session in state.registry.sessions.values() {
@@ -73,8 +75,8 @@ pub fn obstacle(state: &CoreState) -> Option<Obstacle> {
 
 /// All of `state`, whose spares are gone.
 pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Bequest) -> io::Result<Image> {
-    let gone = || io::Error::other("the node is about to end");
-    let listener = state.listener.as_ref().ok_or_else(gone)?;
+    let gone = || io::Error::other("the node is ending");
+    let listener = state.attaching.listener.as_ref().ok_or_else(gone)?;
     let registry = &state.registry;
     let mut servers = Vec::new();
     for (number, server) in &registry.servers {
@@ -85,8 +87,8 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
         sessions.push(self::session(*number, session, bequest)?);
     }
     let mut parks = Vec::new();
-    for (server, park) in &state.parks.by_server {
-        parks.push(self::park(*server, park, bequest)?);
+    for record in state.relocations.iter() {
+        parks.push(self::park(record, bequest)?);
     }
     Ok(Image {
         upgrades,
@@ -95,14 +97,14 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
         lock: bequest.add(&listener.lock)?,
         admin: bequest.add(admin)?,
         users: state.server_users.as_ref().map(|users| self::users(users, bequest)).transpose()?,
-        accounts: accounts(&state.accounts, bequest)?,
+        accounts: accounts(&state.tenancy.accounts, bequest)?,
         servers,
         sessions,
         parks,
         by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
         last_server: registry.last_server,
         last_session: registry.last_session,
-        last_move: state.moves.last,
+        last_move: state.relocations.last,
     })
 }
 
@@ -125,15 +127,16 @@ fn balance(balance: &Balance) -> BalanceImage {
     BalanceImage { name, device, instantaneous, limit, used, peak, refused, held }
 }
 
-fn park(server: u64, park: &Park, bequest: &mut Bequest) -> io::Result<ParkImage> {
+/// Of sessions that are parked and quiet: nothing else is there during an upgrade.
+fn park(record: &Record, bequest: &mut Bequest) -> io::Result<ParkImage> {
     let mut sessions = Vec::new();
-    for (number, kept) in &park.sessions {
-        let state =
-            kept.state.list().into_iter().map(|descriptor| bequest.add(descriptor)).collect::<io::Result<_>>()?;
-        sessions.push(KeptImage { number: *number, bytes: kept.bytes, state });
+    for (number, part) in &record.parts {
+        let state = part.state.as_ref().ok_or_else(|| io::Error::other("a parked session has no state"))?;
+        let (file, rest) = (bequest.add(&state.file)?, bequest.add(&state.rest)?);
+        sessions.push(KeptImage { number: *number, bytes: part.bytes, file, rest });
     }
     let held = |held: &HeldAmount| (held.name.clone(), held.device.clone(), held.amount);
-    Ok(ParkImage { server, held: park.held.iter().map(held).collect(), sessions })
+    Ok(ParkImage { server: record.source, held: record.held.iter().map(held).collect(), sessions })
 }
 
 fn folder(folder: &PrivateDir, bequest: &mut Bequest) -> io::Result<FolderImage> {
@@ -151,6 +154,7 @@ fn users(users: &ServerUsers, bequest: &mut Bequest) -> io::Result<UsersImage> {
         claims,
         next,
         by_tenant: users.by_tenant.clone(),
+        free: users.free.clone(),
         helpers: users.helpers.clone(),
         homes: folder(&users.homes, bequest)?,
         shared_memory: users.shared_memory.as_ref().map(|memory| folder(memory, bequest)).transpose()?,
@@ -188,13 +192,13 @@ fn server(number: u64, server: &ServerRecord, bequest: &mut Bequest) -> io::Resu
             ServerState::Idle { .. } => StateImage::Idle,
             ServerState::Doomed { why: EndReason::GuestEnded, .. } => StateImage::GuestEnded,
             ServerState::Doomed { why: EndReason::HungUp, .. } => StateImage::HungUp,
-            ServerState::Killed | ServerState::Ended => StateImage::Killed,
+            ServerState::Killed { .. } | ServerState::Unending | ServerState::Ended => StateImage::Killed,
         },
     })
 }
 
 fn session(number: u64, session: &Session, bequest: &mut Bequest) -> io::Result<SessionImage> {
-    let pages = session.pages.as_ref().ok_or_else(|| io::Error::other("a session without pages"))?;
+    let pages = session.pages.as_ref().ok_or_else(|| io::Error::other("a session has no shared pages"))?;
     let devices =
         pages.devices_file.as_ref().map(|[page, bell]| Ok::<_, io::Error>([bequest.add(page)?, bequest.add(bell)?]));
     Ok(SessionImage {

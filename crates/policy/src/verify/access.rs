@@ -4,7 +4,7 @@ use super::range::Range;
 use super::state::{Region, State, Value, in_frame};
 use super::{Environment, Problem};
 use crate::context::Context;
-use crate::instruction::Register;
+use crate::execute::instruction::Register;
 use crate::limits;
 
 const NULL_HELP: &str = "test it first: `if (!value) return 0;`";
@@ -83,8 +83,7 @@ impl Environment<'_> {
         let number = matches!(value, Value::Number { .. });
         match state.get(base) {
             Value::Context { .. } => {
-                Err(Problem::new("writes to the context, which is read-only")
-                    .help("keep what must be remembered in a map"))
+                Err(Problem::new("writes to the context, which is read-only").help("keep data between runs in a map"))
             }
             Value::Stack { offset: start } => {
                 let at = start.saturating_add(offset);

@@ -1,7 +1,7 @@
 //! Live registers: those that some path still reads, before every instruction.
 
-use crate::helpers;
-use crate::instruction::{Arithmetic, AtomicOperation, Instruction, Operand};
+use crate::execute::helpers;
+use crate::execute::instruction::{Arithmetic, AtomicOperation, Instruction, Operand};
 
 fn bit(register: u8) -> u16 {
     1 << register

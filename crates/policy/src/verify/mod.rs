@@ -11,7 +11,7 @@ mod range;
 mod state;
 mod step;
 
-use crate::instruction::Instruction;
+use crate::execute::instruction::Instruction;
 use crate::limits;
 use crate::map::Declaration;
 use live::live_registers;

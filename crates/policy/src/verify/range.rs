@@ -1,6 +1,6 @@
 //! Bounds of a number: as an unsigned and as a signed one.
 
-use crate::instruction::{Arithmetic, Condition};
+use crate::execute::instruction::{Arithmetic, Condition};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {

@@ -1,8 +1,8 @@
 //! The result of any calculation lies within the range that the verifier calculates.
 
 use super::range::{Range, assume};
-use crate::instruction::{Arithmetic, Condition};
-use crate::interpret::{calculate, holds};
+use crate::execute::instruction::{Arithmetic, Condition};
+use crate::execute::interpret::{calculate, holds};
 use proptest::prelude::*;
 
 /// Numbers near the bounds where errors are likely.

@@ -1,7 +1,7 @@
 //! The possible content of registers and stack at one point of one path.
 
 use super::range::Range;
-use crate::instruction::Register;
+use crate::execute::instruction::Register;
 use crate::limits;
 
 /// Memory that a policy's own object declares.

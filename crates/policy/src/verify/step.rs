@@ -4,8 +4,8 @@ use super::access::null;
 use super::range::{Range, assume};
 use super::state::{Region, State, Value};
 use super::{Environment, Problem, Successor};
-use crate::helpers::{self, Answer, Argument};
-use crate::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
+use crate::execute::helpers::{self, Answer, Argument};
+use crate::execute::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
 
 /// Largest distance in bytes of an address from its region; farther ones are useless.
 const FAR: i64 = 1 << 30;
@@ -72,7 +72,7 @@ fn set(state: &State, register: Register) -> Result<Value, Problem> {
 fn number(state: &State, register: Register, verb: &str) -> Result<Range, Problem> {
     match set(state, register)? {
         Value::Number { range, .. } => Ok(range),
-        other => Err(Problem::new(format!("{verb} r{register}, which is {} and no number", other.describe()))),
+        other => Err(Problem::new(format!("{verb} r{register}, which is {}, not a number", other.describe()))),
     }
 }
 
@@ -243,7 +243,7 @@ fn null_test(
     if !wide || right != zero || !matches!(condition, Condition::Equal | Condition::NotEqual) {
         let address = if matches!(left, Value::Number { .. }) { right } else { left };
         return Err(Problem::new(format!("compares {} with something else than NULL", address.describe()))
-            .help("addresses must not become known to the program"));
+            .help("a program must not learn the values of addresses"));
     }
     let outcome = |null: bool| match left {
         Value::Block { maybe_null, .. } if maybe_null != 0 => {
@@ -258,7 +258,7 @@ fn null_test(
 }
 
 pub fn unknown_helper(number: u32) -> Problem {
-    Problem::new(format!("there is no helper {number}")).help("aviary_policy.h declares all there are")
+    Problem::new(format!("there is no helper {number}")).help("aviary_policy.h declares all helpers")
 }
 
 fn call(environment: &Environment<'_>, state: &mut State, number_of: u32) -> Result<(), Problem> {

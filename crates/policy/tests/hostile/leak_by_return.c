@@ -1,3 +1,3 @@
-// refused: no number
+// refused: not a number
 #include "aviary_policy.h"
 s64 schedule(__sk_buff *skb) { return (s64)skb; }

@@ -1,45 +1,8 @@
-//! A peer that writes anything at any time: a second thread stores words into the shared memory in
-//! a loop, while the honest ends send and receive. They must answer with messages or errors, in
-//! bounded memory.
 #![no_main]
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use aviary_ring::{Consumer, Liveness, Producer};
-use libfuzzer_sys::fuzz_target;
 
 #[path = "../block.rs"]
 mod block;
+#[path = "../scribbler.rs"]
+mod scribbler;
 
-use block::{Block, LIMIT};
-
-fuzz_target!(|input: (Vec<(u16, u64)>, Vec<(bool, u16)>)| {
-    let (writes, steps) = input;
-    let block = Block::new();
-    let (Ok(a), Ok(b)) = (block.ring(), block.ring()) else { return };
-    let live = Arc::new(Liveness::notified());
-    // No end sleeps for ever.
-    live.kill();
-    let (mut tx, mut rx) = (Producer::new(a, live.clone(), LIMIT), Consumer::new(b, live, LIMIT));
-    let over = AtomicBool::new(writes.is_empty());
-    std::thread::scope(|scope| {
-        let scribbler = scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                writes.iter().for_each(|(place, value)| block.scribble(*place, *value));
-            }
-        });
-        let mut got = Vec::new();
-        for (send, length) in steps {
-            if send {
-                let _ = tx.send(&vec![7; usize::from(length) % (LIMIT + 100)]);
-            } else {
-                let _ = rx.try_receive(&mut got);
-                assert!(got.len() <= LIMIT);
-            }
-        }
-        over.store(true, Ordering::Relaxed);
-        // The scope does not wait for the thread's last frees, which would look like a leak.
-        assert!(scribbler.join().is_ok());
-    });
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| scribbler::run(bytes));

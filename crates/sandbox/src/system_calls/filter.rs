@@ -10,12 +10,11 @@ use seccompiler::{
     TargetArch, sock_filter,
 };
 
-use super::lists::{Call, NEVER, REFUSED};
+use super::lists::{Call, HUGE_PAGES, NEVER, REFUSED};
 use super::requests::Requests;
 
-/// the system call filter cannot be set up: {0}
-#[derive(Debug, thiserror::Error)]
-#[error("the system call filter cannot be set up: {0}")]
+/// cannot install the system call filter: {0}
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub struct FilterError(pub(crate) String);
 
 pub(crate) fn failed(error: impl std::fmt::Display) -> FilterError {
@@ -59,6 +58,10 @@ const NOTIFY: SeccompAction = SeccompAction::Trace(2);
 const RETURN: u16 = 0x06;
 const JUMP: u16 = 0x05;
 
+/// The calls that [`HUGE_PAGES`] stands for, and which argument has which flag then.
+const HUGE: [(libc::c_long, u8, u64); 2] =
+    [(libc::SYS_mmap, 3, libc::MAP_HUGETLB as u64), (libc::SYS_memfd_create, 1, libc::MFD_HUGETLB as u64)];
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn condition(index: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, FilterError> {
@@ -101,7 +104,7 @@ fn chain(parts: &[BpfProgram]) -> BpfProgram {
     whole
 }
 
-/// Calls that fail with EPERM: all of [`NEVER`], and those of [`REFUSED`] that are not allowed.
+/// Calls that fail with EPERM: all of [`NEVER`], and those of [`REFUSED`] that are not allowed; some with certain arguments only.
 fn refusals(allowed: &Allowed) -> Result<Rules, FilterError> {
     let refused = REFUSED.iter().filter(|call| allowed.calls.iter().all(|other| other.number != call.number));
     let mut rules = any(NEVER.iter().chain(refused).map(|call| call.number));
@@ -114,6 +117,11 @@ fn refusals(allowed: &Allowed) -> Result<Rules, FilterError> {
     rules.insert(libc::SYS_clone, namespaces);
     let other = PRCTL.iter().map(|operation| condition(0, SeccompCmpOp::Ne, *operation as u64));
     rules.insert(libc::SYS_prctl, vec![rule(other.collect::<Result<_, _>>()?)?]);
+    if !allowed.calls.contains(&HUGE_PAGES) {
+        for (number, argument, flag) in HUGE {
+            rules.insert(number, vec![rule(vec![condition(argument, SeccompCmpOp::MaskedEq(flag), flag)?])?]);
+        }
+    }
     Ok(rules)
 }
 
@@ -143,7 +151,11 @@ fn decisions(
     refused: SeccompAction,
     unknown: SeccompAction,
 ) -> Result<Vec<BpfProgram>, FilterError> {
-    let plain = any(allowed.calls.iter().map(|call| call.number).filter(|number| *number != libc::SYS_ioctl));
+    let plain = any(allowed
+        .calls
+        .iter()
+        .map(|call| call.number)
+        .filter(|number| ![libc::SYS_ioctl, HUGE_PAGES.number].contains(number)));
     let mut parts = vec![
         unknown_to_the_c_library()?,
         part(refusals(allowed)?, refused.clone(), NEXT)?,

@@ -18,6 +18,9 @@ impl Call {
     }
 }
 
+/// Stands for the calls that take huge pages, which are scarce and belong to all: no call by itself.
+pub const HUGE_PAGES: Call = Call { number: -1, name: "huge_pages" };
+
 impl Call {
     /// The names of all system calls of this architecture.
     pub fn names() -> impl Iterator<Item = &'static str> {
@@ -26,7 +29,9 @@ impl Call {
 
     /// True if a call of this name exists on an architecture that sandboxes are made for.
     pub fn is_known(name: &str) -> bool {
-        syscalls::x86_64::Sysno::from_str(name).is_ok() || syscalls::aarch64::Sysno::from_str(name).is_ok()
+        name == HUGE_PAGES.name
+            || syscalls::x86_64::Sysno::from_str(name).is_ok()
+            || syscalls::aarch64::Sysno::from_str(name).is_ok()
     }
 
     /// True if it leads out of a sandbox: no API's list can have it.
@@ -52,15 +57,17 @@ fn successor(name: &str) -> Option<&'static str> {
     }
 }
 
-/// `{0}` is no system call of this architecture
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no system call of this architecture")]
+/// `{0}` is not a system call of this architecture
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub struct UnknownCall(pub String);
 
 impl FromStr for Call {
     type Err = UnknownCall;
 
     fn from_str(name: &str) -> Result<Self, UnknownCall> {
+        if name == HUGE_PAGES.name {
+            return Ok(HUGE_PAGES);
+        }
         let found = Sysno::from_str(name).or_else(|error| successor(name).map_or(Err(error), Sysno::from_str));
         let found = found.map_err(|_| UnknownCall(name.to_owned()))?;
         Ok(Call { number: libc::c_long::from(found.id()), name: found.name() })

@@ -24,9 +24,8 @@ impl Requests {
     }
 }
 
-/// `{0}` stands for no ioctl requests: expected the letter of a type (F), a number (0x30000001) or two (1-80)
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` stands for no ioctl requests: expected the letter of a type (F), a number (0x30000001) or two (1-80)")]
+/// `{0}` does not name ioctl requests: expected the letter of a type (F), a number (0x30000001) or a range of numbers (1-80)
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, displaydoc::Display)]
 pub struct WrongRequests(String);
 
 impl FromStr for Requests {

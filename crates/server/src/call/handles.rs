@@ -38,7 +38,7 @@ impl Call {
     /// ended.
     pub fn handle_through(&mut self, ty: u32, lacking: i64) -> Result<u64, Reject> {
         let (id, native) = self.use_handle(ty)?;
-        if id > MAX_PREDEFINED && self.session.handles.is_lacking(id) {
+        if id > MAX_PREDEFINED && self.session.objects.handles.is_lacking(id) {
             return Err(Reject::Failed(lacking));
         }
         Ok(native)
@@ -50,14 +50,14 @@ impl Call {
         let id = self.word()?;
         // A predefined value has nothing that could end or be noted.
         if id > MAX_PREDEFINED {
-            self.uses.announce(id);
+            self.caller.uses.announce(id);
         }
-        let native = match self.session.handles.usable(ty, id) {
+        let native = match self.session.objects.handles.usable(ty, id) {
             Ok(native) => native,
             Err(why) => self.await_usable(ty, id, why)?,
         };
         if id > MAX_PREDEFINED {
-            self.handles.push(UsedHandle { ty, native, id, mark: HandleMark::Used });
+            self.effects.handles.push(UsedHandle { ty, native, id, mark: HandleMark::Used });
         }
         Ok((id, native))
     }
@@ -68,36 +68,36 @@ impl Call {
         let mut rounds = 0..EXCLUSIVE_WAIT_ROUNDS;
         while why == Unusable::Exclusive {
             // The call that has it waits for those that use it.
-            self.uses.forget_from(self.uses.len() - 1);
+            self.caller.uses.forget_from(self.caller.uses.len() - 1);
             let goes_on = wait_a_round(&mut rounds, &self.session);
-            self.uses.announce(id);
+            self.caller.uses.announce(id);
             if !goes_on {
                 return Err(Reject::Refused);
             }
-            match self.session.handles.usable(ty, id) {
+            match self.session.objects.handles.usable(ty, id) {
                 Ok(native) => return Ok(native),
                 Err(again) => why = again,
             }
         }
-        self.invalid = id;
+        self.reply.invalid = id;
         Err(Reject::InvalidHandle(ty))
     }
 
     /// Takes the object that was announced last. A program that is in order never uses it in another thread for longer
     /// than a query takes, so the wait is bounded for those that are not.
     fn begin_exclusive(&mut self, ty: u32, id: u64) -> Result<(), Reject> {
-        while self.session.handles.try_exclusive(id) == Exclusive::Others {
+        while self.session.objects.handles.try_exclusive(id) == Exclusive::Others {
             self.await_usable(ty, id, Unusable::Exclusive)?;
         }
         self.mark_last(HandleMark::Exclusive);
         let mut rounds = 0..EXCLUSIVE_WAIT_ROUNDS;
         let wait = || wait_a_round(&mut rounds, &self.session);
         // Not later, like an end: calls that follow rely on it.
-        self.session.handles.await_exclusive(id, &self.uses, wait).map_err(|Busy| Reject::Refused)
+        self.session.objects.handles.await_exclusive(id, &self.caller.uses, wait).map_err(|Busy| Reject::Refused)
     }
 
     fn mark_last(&mut self, mark: HandleMark) {
-        if let Some(used) = self.handles.last_mut() {
+        if let Some(used) = self.effects.handles.last_mut() {
             used.mark = mark;
         }
     }
@@ -107,15 +107,15 @@ impl Call {
     /// may wait for what this thread does next.
     #[cold]
     fn begin_ending(&self, id: u64, all: bool) -> Result<bool, Reject> {
-        let mut rounds = 0..if self.is_async() { DEFERRED_WAIT_ROUNDS } else { END_WAIT_ROUNDS };
+        let mut rounds = 0..if self.request.is_async() { DEFERRED_WAIT_ROUNDS } else { END_WAIT_ROUNDS };
         let wait = || {
-            let goes_on = rounds.next().is_some() && !self.session.is_dead();
+            let goes_on = rounds.next().is_some() && !self.session.pause.is_dead();
             if goes_on {
                 std::thread::sleep(END_WAIT_ROUND);
             }
             goes_on
         };
-        match self.session.handles.ending(id, all, &self.uses, wait) {
+        match self.session.objects.handles.ending(id, all, &self.caller.uses, wait) {
             Ok(ending) => Ok(ending.is_some()),
             Err(Busy) => Err(Reject::Busy),
         }
@@ -124,13 +124,13 @@ impl Call {
     /// The vendor's function is done with the handles.
     #[inline(always)]
     pub(crate) fn forget_uses(&mut self) {
-        for used in self.handles.iter().filter(|used| used.mark != HandleMark::Used) {
+        for used in self.effects.handles.iter().filter(|used| used.mark != HandleMark::Used) {
             match used.mark {
-                HandleMark::Ending => self.session.handles.spared(used.id),
-                _ => self.session.handles.end_exclusive(used.id),
+                HandleMark::Ending => self.session.objects.handles.spared(used.id),
+                _ => self.session.objects.handles.end_exclusive(used.id),
             }
         }
-        self.uses.forget_from(self.outer_uses);
+        self.caller.uses.forget_from(self.caller.outer_uses);
     }
 }
 
@@ -151,5 +151,5 @@ fn wait_a_round(rounds: &mut Range<u32>, session: &Session) -> bool {
         Some(round) if round < YIELD_ROUNDS => std::thread::yield_now(),
         Some(_) => std::thread::sleep(END_WAIT_ROUND),
     }
-    !session.is_dead()
+    !session.pause.is_dead()
 }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Busy, Ending, HandleTable, HandleTableState, index_of, slot_state};
-use crate::in_use::{LaneUses, point};
+use super::entry::{Busy, Ending, index_of, slot_state};
+use super::{HandleTable, HandleTableState};
+use crate::handles::in_use::{LaneUses, point};
 
 impl HandleTable {
     /// A call that gives a reference (or `all`) back is under way, until [`HandleTable::spared`] or
@@ -22,18 +23,9 @@ impl HandleTable {
         if self.temporary_native(id).is_some() {
             return Ok(None);
         }
-        let begun = self.with(id, |entry| {
-            entry.releasing += 1;
-            let last = all || entry.is_last();
-            if last {
-                entry.ending.get_or_insert_default();
-            }
-            last
-        });
-        match begun {
-            None => return Ok(None),
-            Some(false) => return Ok(Some(Ending::OneOfMany)),
-            Some(true) => {}
+        match self.begin_ending(id, all) {
+            Some(Ending::Last) => {}
+            other => return Ok(other),
         }
         // Objects whose users are waited for: referrers at first.
         point();
@@ -73,6 +65,18 @@ impl HandleTable {
                 return Ok(Some(Ending::Last));
             }
         }
+    }
+
+    /// Notes that a call gives a reference, or `all`, back.
+    fn begin_ending(&self, id: u64, all: bool) -> Option<Ending> {
+        self.with(id, |entry| {
+            entry.releasing += 1;
+            if !all && !entry.is_last() {
+                return Ending::OneOfMany;
+            }
+            entry.ending.get_or_insert_default();
+            Ending::Last
+        })
     }
 
     /// The call that was to give references back has failed.

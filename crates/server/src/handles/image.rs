@@ -4,8 +4,9 @@ use aviary_gate::Charges;
 use aviary_state::{ObjectImage, Slot};
 use aviary_wire::HandleId;
 
-use super::{HandleEntry, HandleTable, HandleTableState, id_of};
-use crate::guest_ids::GuestSlots;
+use super::entry::{HandleEntry, id_of};
+use super::{HandleTable, HandleTableState};
+use crate::handles::guest_ids::GuestSlots;
 
 /// The slots and live objects of a table.
 pub struct TableImage {

@@ -2,13 +2,11 @@
 
 use aviary_wire::HandleId;
 
+use super::entry::Metadata;
 use super::{HandleTable, HandleTableState};
 
 /// Structures of ended objects before the table looks for those that can be freed.
 pub(super) const MIN_RETIRED: usize = 32;
-
-/// The structure of one object, in words.
-pub(super) type Metadata = Box<[u64]>;
 
 impl HandleTable {
     /// The zero-initialised structure of the object; stays where it is until the object has ended and the caller's lane

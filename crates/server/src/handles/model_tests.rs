@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::entry::Ending;
 use super::*;
-use crate::in_use::LaneUses;
-use crate::interleave::{all, point};
+use crate::handles::in_use::LaneUses;
+use crate::handles::interleave::{all, point};
 use std::sync::Arc;
 
 const KERNEL: u64 = 1;

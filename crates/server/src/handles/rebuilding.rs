@@ -9,46 +9,10 @@ use std::sync::atomic::Ordering;
 use aviary_state::{ObjectImage, Slot, Snapshot};
 use aviary_wire::{HandleId, NOT_A_HANDLE};
 
-use super::{Ended, HandleEntry, HandleTable, HandleTableState, MAX_HANDLES, Published, Role, index_of, type_of};
-
-/// The ids of a call that is made again came out otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Difference {
-    /// the library gave object {known:#x} where it had given {expected:#x}
-    #[error("the library gave object {known:#x} where it had given {expected:#x}")]
-    Other { expected: u64, known: u64 },
-    /// object {expected:#x} did not come back
-    #[error("object {expected:#x} did not come back")]
-    Missing { expected: u64 },
-}
-
-/// the table of the snapshot is none that a session could have
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the table of the snapshot is none that a session could have")]
-pub struct ForeignImage;
-
-struct TemporaryObject {
-    native: u64,
-    entry: HandleEntry,
-}
-
-/// The state of a rebuild.
-pub(super) struct Rebuilding {
-    /// The ids that the replies of the call under way must produce, in order.
-    expected: VecDeque<u64>,
-    /// The ids of the snapshot's objects.
-    live: HashSet<u64>,
-    /// Objects that have ended, by id.
-    temporary: HashMap<u64, TemporaryObject>,
-    temporary_by_native: HashMap<(u32, u64), u64>,
-    difference: Option<Difference>,
-}
-
-impl Rebuilding {
-    pub(super) fn temporary_id(&self, ty: u32, native: u64) -> Option<u64> {
-        self.temporary_by_native.get(&(ty, native)).copied()
-    }
-}
+use super::entry::{Ended, HandleEntry, Published, index_of, type_of};
+use super::temporary::{Difference, ForeignImage, Rebuilding, TemporaryObject};
+use super::{HandleTable, HandleTableState, MAX_HANDLES};
+use crate::api::Role;
 
 impl HandleTableState {
     pub(super) fn temporary_entry(&mut self, id: u64) -> Option<&mut HandleEntry> {

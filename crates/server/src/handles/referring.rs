@@ -2,17 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Busy, HandleTable, HandleTableState, index_of, slot_state};
-use crate::in_use::{LaneUses, point};
-use crate::referrers::ENDED;
-
-/// The answer of [`HandleTable::try_exclusive`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exclusive {
-    Taken,
-    /// Another call has it for itself.
-    Others,
-}
+use super::entry::{Busy, Exclusive, index_of, slot_state};
+use super::{HandleTable, HandleTableState};
+use crate::handles::in_use::{LaneUses, point};
+use crate::handles::referrers::ENDED;
 
 impl HandleTable {
     /// Takes the object, which `own` announces, for one call: others that begin wait. Those that have begun are

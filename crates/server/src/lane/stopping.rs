@@ -1,27 +1,29 @@
 //! How a lane stops between two messages, and goes on.
 
-use std::rc::Rc;
+use std::os::fd::{AsFd, OwnedFd};
 
+use aviary_control::{MoveReport, Patience};
 use aviary_transport::LaneError;
 
-use super::{Lane, LaneEnded};
+use super::Lane;
+use super::ended::LaneEnded;
 use crate::call::Call;
-use crate::pause::{StopEnd, StoppedLane};
-use crate::tickets::{Interrupted, Repeat};
+use crate::session::pause::{StopEnd, StoppedLane};
+use crate::session::tickets::{Interrupted, Repeat};
 
 impl Lane {
     /// Serves the taken message first, if there is one.
-    pub(super) fn serve_all(self: &Rc<Self>, taken: Option<Vec<u8>>) -> LaneEnded {
+    pub(super) fn serve_all(&self, taken: Option<Vec<u8>>) -> LaneEnded {
         if let Some(message) = taken {
             let mut call = self.take_call();
-            call.request = message;
-            if let Err(stop) = self.stand(Some(&call.request)).and_then(|()| self.serve_repeatedly(&mut call)) {
+            *call.request.bytes = message;
+            if let Err(stop) = self.stand(Some(&call.request.bytes)).and_then(|()| self.serve_repeatedly(&mut call)) {
                 return stop;
             }
             self.keep_call(call);
         }
         loop {
-            if self.session.pause.asks()
+            if self.context.session.pause.asks()
                 && let Err(stop) = self.heed()
             {
                 return stop;
@@ -46,10 +48,10 @@ impl Lane {
 
     /// Executes a message that a pause has kept from being begun, however often that happens.
     #[cold]
-    pub(super) fn serve_repeatedly(self: &Rc<Self>, call: &mut Call) -> Result<(), LaneEnded> {
+    pub(super) fn serve_repeatedly(&self, call: &mut Call) -> Result<(), LaneEnded> {
         loop {
             match self.serve(call) {
-                Err(LaneEnded::Paused) => self.stand(Some(&call.request))?,
+                Err(LaneEnded::Paused) => self.stand(Some(&call.request.bytes))?,
                 served => return served,
             }
         }
@@ -58,23 +60,32 @@ impl Lane {
     /// Something is asked of the lanes; this one is between two messages.
     #[cold]
     fn heed(&self) -> Result<(), LaneEnded> {
-        if self.session.is_dead() {
+        if self.context.session.pause.is_dead() {
             return Err(LaneEnded::Closed);
         }
-        if !self.idle.take() && self.session.pause.count_call() {
-            self.session.ask_to_move();
+        if !self.idle.take() && self.context.session.pause.count_call() {
+            self.ask_to_move();
         }
-        if self.session.pause.stops() { self.stand(None) } else { Ok(()) }
+        if self.context.session.pause.stops() { self.stand(None) } else { Ok(()) }
+    }
+
+    /// For tests: all lanes stop now, and the node is asked to move the session. It answers in any case.
+    fn ask_to_move(&self) {
+        let session = &self.context.session;
+        let ask = |orders: &OwnedFd| aviary_control::send(orders.as_fd(), &MoveReport::Wanted, &[], Patience::Waits);
+        if session.orders.as_ref().is_none_or(|orders| ask(orders).is_err()) {
+            session.pause.resume();
+        }
     }
 
     /// Stands until the session goes on. `taken`: a message that was not begun.
     #[cold]
     pub(super) fn stand(&self, taken: Option<&[u8]>) -> Result<(), LaneEnded> {
-        self.counters.report(&self.session.stats);
-        let position = self.end.borrow().position().unwrap_or_default();
-        let stopped = StoppedLane { position, taken: taken.map(<[u8]>::to_vec), deferred: self.deferred.get() };
+        self.counters.report(&self.context.session.accounts.stats);
+        let position = self.context.end.borrow().position().unwrap_or_default();
+        let stopped = StoppedLane { position, taken: taken.map(<[u8]>::to_vec), deferred: self.context.deferred.get() };
         self.idle.set(true);
-        match self.session.pause.stand(self.number, stopped) {
+        match self.context.session.pause.stand(self.number, stopped) {
             StopEnd::GoesOn => Ok(()),
             StopEnd::SessionOver => Err(LaneEnded::Closed),
         }
@@ -84,7 +95,7 @@ impl Lane {
     #[cold]
     pub(super) fn await_ticket(&self, ticket: u64) -> Result<(), LaneEnded> {
         let repeat = if self.nesting.get() == 0 { Repeat::Possible } else { Repeat::Impossible };
-        self.session.tickets.wait(ticket, repeat).map_err(|interrupted| match interrupted {
+        self.context.session.calls.tickets.wait(ticket, repeat).map_err(|interrupted| match interrupted {
             Interrupted::SessionOver => LaneEnded::Closed,
             Interrupted::Paused => LaneEnded::Paused,
         })

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use aviary_transport::{ConsumerPosition, LanePosition, ProducerPosition};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
-use crate::config::{MAX_LANES, MAX_LATE};
-use crate::deferred_outputs::Delivery;
-use crate::pause::StoppedLane;
+use crate::session::config::{MAX_LANES, MAX_LATE};
+use crate::session::pause::StoppedLane;
+use crate::tables::deferred_outputs::Delivery;
 
 /// Where a lane lies in the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,13 +47,11 @@ pub struct Link {
 }
 
 /// Bytes that are no link.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum LinkError {
     /// the link of the session is cut off: {0}
-    #[error("the link of the session is cut off: {0}")]
     Cut(#[from] DecodeError),
-    /// the link of the session has {0} {1}, at most {2} are possible
-    #[error("the link of the session has {0} {1}, at most {2} are possible")]
+    /// the session's state is damaged: it lists {0} {1}, at most {2} are possible
     TooMany(u64, &'static str, usize),
 }
 

@@ -6,10 +6,10 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 
-use super::contents::{KeptContents, Mapped};
 use super::link::{Link, LinkError};
+use crate::tables::contents::{KeptContents, Mapped};
 
 /// "AVMOVED" and the form's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"AVMOVED\x02");
@@ -25,25 +25,19 @@ const BUFFER_BYTES: usize = 64 << 10;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 /// The reason why a file is not the state of a session.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum SnapshotError {
     /// the file with the session's state cannot be read: {0}
-    #[error("the file with the session's state cannot be read: {0}")]
     Io(#[from] io::Error),
     /// the file with the session's state can still be changed by its writer
-    #[error("the file with the session's state can still be changed by its writer")]
     NotSealed,
     /// the file is no state of a session of this version
-    #[error("the file is no state of a session of this version")]
     Magic,
     /// {0} bytes of contents do not lie in the file
-    #[error("{0} bytes of contents do not lie in the file")]
     Contents(u64),
     /// a link of {0} bytes is longer than possible
-    #[error("a link of {0} bytes is longer than possible")]
     Long(u64),
     /// {0}
-    #[error(transparent)]
     Link(#[from] LinkError),
 }
 
@@ -55,14 +49,18 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// With room for so many bytes beside the rest.
+    /// Of a file that the node has made, with room for so many bytes beside the rest; what was in it is gone.
     ///
     /// # Errors
     /// Those of the kernel: there is no room.
-    pub fn new(contents: u64) -> io::Result<Self> {
-        let file = rustix::fs::memfd_create("aviary-moved", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    pub fn within(file: OwnedFd, contents: u64) -> io::Result<Self> {
+        rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, rest_at(contents).ok_or(io::ErrorKind::InvalidInput)?)?;
         Ok(Self { file: file.into(), contents })
+    }
+
+    pub fn into_file(self) -> OwnedFd {
+        self.file.into()
     }
 
     /// The memory of its contents; `None`: it has none.
@@ -159,12 +157,16 @@ pub fn read(file: &OwnedFd) -> Result<(Link, impl Read + use<>), SnapshotError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aviary_control::state_file;
 
     #[test]
     fn state_is_read_as_it_was_written_and_more_than_once() {
         let link = Link { hello: vec![1, 2, 3], tickets_done: 7, ..Link::default() };
         for contents in [0, 1, PAGE, 3 * PAGE + 5] {
-            let draft = Draft::new(contents).unwrap();
+            let mut used = File::from(state_file().unwrap());
+            used.write_all(&[1; 10_000]).unwrap();
+            used.rewind().unwrap();
+            let draft = Draft::within(used.into(), contents).unwrap();
             assert_eq!((draft.memory().unwrap().is_some(), draft.contents()), (contents > 0, contents));
             let (file, bytes) = draft.write(&link, |to| to.write_all(b"contents")).unwrap();
             assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, bytes);
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn files_that_their_writer_can_change_are_refused() {
-        let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let file = state_file().unwrap();
         assert!(matches!(read(&file).err(), Some(SnapshotError::NotSealed)));
         assert!(matches!(read(&File::open("/dev/null").unwrap().into()).err(), Some(SnapshotError::NotSealed)));
     }
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn cut_and_foreign_files_are_refused() {
         let sealed = |bytes: &[u8]| {
-            let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            let file = state_file().unwrap();
             File::from(file.try_clone().unwrap()).write_all(bytes).unwrap();
             rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
             file

@@ -2,16 +2,16 @@
 //! the questions and decides who may ask; the descriptors stay with the process that offers them until one asks.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::ProcessState;
 use super::node::Node;
-use crate::exchange::ExchangeAbi;
 use aviary_control::OfferName;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 
 /// Each costs the process a descriptor.
 const MAX_OFFERS: usize = 4096;
@@ -49,7 +49,7 @@ fn secret() -> Option<[u64; 2]> {
 }
 
 impl Exchange {
-    fn offer(&self, session: u64, descriptor: BorrowedFd<'_>, note: u64) -> Option<OfferName> {
+    pub fn offer(&self, session: u64, descriptor: BorrowedFd<'_>, note: u64) -> Option<OfferName> {
         let mut offers = lock(&self.offers);
         let name = OfferName { session, secret: secret()? };
         if offers.len() >= MAX_OFFERS {
@@ -64,7 +64,7 @@ impl Exchange {
         lock(&self.offers).keys().filter(|name| name.session == session).count()
     }
 
-    fn withdraw(&self, name: &OfferName) {
+    pub fn withdraw(&self, name: &OfferName) {
         lock(&self.offers).remove(name);
     }
 
@@ -75,16 +75,16 @@ impl Exchange {
         Some((copy(descriptor.as_fd())?, *note))
     }
 
-    fn fetch(&self, node: &Node, session: u64, name: &OfferName) -> Option<Offered> {
+    pub fn fetch(&self, node: &Node, session: u64, name: &OfferName) -> Option<Offered> {
         if let Some(own) = self.give(name) {
             return Some(own);
         }
-        let (descriptor, note) = self.ask(FETCH_TIMEOUT, |request| node.fetch(session, request, *name))?;
-        Some((descriptor?, note))
+        let (from, _) = self.ask(FETCH_TIMEOUT, |request| node.fetch(session, request, *name))?;
+        await_offer(&from?)
     }
 
     /// A connection to a card, or an errno.
-    fn card(&self, node: &Node, session: u64) -> Result<OwnedFd, u64> {
+    pub fn card(&self, node: &Node, session: u64) -> Result<OwnedFd, u64> {
         let answer = self.ask(CARD_TIMEOUT, |request| node.card(session, request));
         let (descriptor, errno) = answer.unwrap_or((None, Errno::TIMEDOUT.raw_os_error().unsigned_abs().into()));
         descriptor.ok_or(errno)
@@ -110,58 +110,12 @@ impl Exchange {
     }
 }
 
-/// The functions that modules call name no connection that could have ended: the process is there as long as they are.
-static PROCESS: OnceLock<Arc<ProcessState>> = OnceLock::new();
-
-pub fn open(shared: &Arc<ProcessState>) {
-    let _ = PROCESS.set(shared.clone());
-}
-
-pub static ABI: ExchangeAbi = ExchangeAbi { offer, withdraw, fetch, card };
-
-extern "C" fn card(session: u64) -> RawFd {
-    let connect = || PROCESS.get().map(|shared| shared.exchange.card(&shared.node, session));
-    match crate::guarded(connect, None) {
-        Some(Ok(descriptor)) => descriptor.into_raw_fd(),
-        Some(Err(errno)) => i32::try_from(errno).ok().filter(|errno| *errno > 0).map_or(-1, |errno| -errno),
-        None => -1,
-    }
-}
-
-extern "C" fn offer(session: u64, descriptor: RawFd, note: u64, name: *mut OfferName) -> i32 {
-    let offer = || {
-        // SAFETY: the module owns the descriptor during the call.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        PROCESS.get()?.exchange.offer(session, descriptor, note)
-    };
-    match crate::guarded(offer, None) {
-        Some(made) => {
-            // SAFETY: the module passes a place for a name.
-            unsafe { name.write(made) };
-            0
-        }
-        None => -1,
-    }
-}
-
-extern "C" fn withdraw(name: *const OfferName) {
-    // SAFETY: the module passes a name.
-    let name = unsafe { name.read() };
-    crate::guarded(|| PROCESS.get().into_iter().for_each(|shared| shared.exchange.withdraw(&name)), ());
-}
-
-extern "C" fn fetch(session: u64, name: *const OfferName, note: *mut u64) -> RawFd {
-    // SAFETY: the module passes a name.
-    let name = unsafe { name.read() };
-    let fetch = || PROCESS.get().and_then(|shared| shared.exchange.fetch(&shared.node, session, &name));
-    match crate::guarded(fetch, None) {
-        Some((descriptor, offered)) => {
-            // SAFETY: the module passes a place for the number.
-            unsafe { note.write(offered) };
-            descriptor.into_raw_fd()
-        }
-        None => -1,
-    }
+/// The offer that another process gives over this socket; `None`: it has none, or does not answer.
+fn await_offer(from: &OwnedFd) -> Option<Offered> {
+    let timeout = Timespec { tv_sec: FETCH_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
+    // A signal is no answer: then there is none, as after the time.
+    rustix::event::poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&timeout)).ok()?;
+    aviary_control::taken(from.as_fd())
 }
 
 #[cfg(test)]
@@ -204,6 +158,17 @@ mod tests {
         let answer = exchange.ask(FETCH_TIMEOUT, |request| exchange.arrive(request, None, 19)).unwrap();
         assert!(matches!(answer, (None, 19)));
         assert!(lock(&exchange.asked).is_empty());
+    }
+
+    #[test]
+    fn offer_comes_over_the_socket_or_there_is_none() {
+        let [to, from] = aviary_control::state_sockets().unwrap();
+        let memory = memory();
+        aviary_control::give(to.as_fd(), memory.as_fd(), 42).unwrap();
+        let (given, note) = await_offer(&from).unwrap();
+        assert_eq!((fstat(given).unwrap().st_ino, note), (fstat(&memory).unwrap().st_ino, 42));
+        drop(to);
+        assert!(await_offer(&from).is_none());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use aviary_control::{FromServer, Message, MoveReport, OfferName, Patience, Received, Wanted};
+use aviary_control::{FromServer, Message, MoveReport, OfferName, Patience, Received};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 
@@ -29,56 +29,52 @@ impl Node {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
     }
 
+    pub fn greeted(&self, session: u64) {
+        self.tell(&FromServer::Greeted { session });
+    }
+
     pub fn started(&self, session: u64, api: &str, spec_hash: u64) {
-        self.tell(&FromServer::Started { session, api: api.to_owned(), spec_hash }, &[]);
+        self.tell(&FromServer::Started { session, api: api.to_owned(), spec_hash });
     }
 
     pub fn ended(&self, session: u64, reason: &str) {
         let reason = reason[..reason.floor_char_boundary(LONGEST_REASON)].to_owned();
-        self.tell(&FromServer::Ended { session, reason }, &[]);
+        self.tell(&FromServer::Ended { session, reason });
     }
 
     /// Asks for what another API server of the tenant offers.
     pub fn fetch(&self, session: u64, request: u64, name: OfferName) {
-        self.tell(&FromServer::Fetch { session, request, name }, &[]);
+        self.tell(&FromServer::Fetch { session, request, name });
     }
 
     /// Asks for a connection to a card.
     pub fn card(&self, session: u64, request: u64) {
-        self.tell(&FromServer::Card { session, request }, &[]);
-    }
-
-    /// Answers who wants it, also that there is nothing.
-    pub fn hand_over(&self, wanted: &Wanted, offered: Option<(OwnedFd, u64)>) {
-        let note = offered.as_ref().map_or(0, |(_, note)| *note);
-        let fds: Vec<_> = offered.iter().map(|(descriptor, _)| descriptor.as_fd()).collect();
-        let (session, asker, request) = (wanted.name.session, wanted.asker, wanted.request);
-        self.tell(&FromServer::Fetched { session, asker, request, note }, &fds);
+        self.tell(&FromServer::Card { session, request });
     }
 
     /// A module's report about a session that moves.
-    pub fn report_move(&self, session: u64, report: MoveReport, descriptors: &[BorrowedFd<'_>]) {
-        self.tell(&FromServer::Move { session, report }, descriptors);
+    pub fn report_move(&self, session: u64, report: MoveReport) {
+        self.tell(&FromServer::Move { session, report });
     }
 
     /// A copy of the zygote introduces itself.
     pub fn born(&self, pid: u32) {
-        self.tell(&FromServer::Born { pid }, &[]);
+        self.tell(&FromServer::Born { pid });
     }
 
     /// Process 1 of a PID namespace introduces itself, or the zygote does.
     pub fn has_init(&self, pid: u32) {
-        self.tell(&FromServer::Init { pid }, &[]);
+        self.tell(&FromServer::Init { pid });
     }
 
     /// A zygote has loaded everything.
     pub fn ready(&self) {
-        self.tell(&FromServer::Ready, &[]);
+        self.tell(&FromServer::Ready);
     }
 
     /// A zygote cannot be copied.
     pub fn unfit(&self, reason: &str) {
-        self.tell(&FromServer::Unfit { reason: reason.to_owned() }, &[]);
+        self.tell(&FromServer::Unfit { reason: reason.to_owned() });
     }
 
     /// True if the node is gone, also after `refuse_more`.
@@ -89,8 +85,8 @@ impl Node {
     }
 
     /// A node that is gone hears nothing.
-    fn tell(&self, event: &FromServer, fds: &[BorrowedFd<'_>]) {
-        let _ = aviary_control::send(self.socket.as_fd(), event, fds, Patience::Waits);
+    fn tell(&self, event: &FromServer) {
+        let _ = aviary_control::send(self.socket.as_fd(), event, &[], Patience::Waits);
     }
 }
 

@@ -5,23 +5,18 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aviary_control::{
-    Assignment, MoveOrder, MoveReport, Patience, Received, SessionDescriptors, StateDescriptors, receive, send,
-};
+use aviary_control::{Heard, MoveOrder, MoveReport, Patience, hear, send};
 
 use super::node::Node;
-use super::{Assigned, ProcessState};
 
 /// The process's ends, by session.
 #[derive(Default)]
 pub struct Orders(Mutex<BTreeMap<u64, Arc<OwnedFd>>>);
 
 impl Orders {
-    /// The process listens to its end of a session's sockets from here on.
-    pub fn open(&self, shared: &ProcessState, session: u64, ours: OwnedFd) {
+    /// The process listens to its end of a session's sockets from here on, once the main thread wakes.
+    pub fn open(&self, session: u64, ours: OwnedFd) {
         self.sockets().insert(session, Arc::new(ours));
-        // The main thread has one more to listen to.
-        shared.wake();
     }
 
     /// The session is over.
@@ -33,16 +28,17 @@ impl Orders {
         self.sockets().iter().map(|(session, socket)| (*session, socket.clone())).collect()
     }
 
-    /// To the module. A session that cannot hear it answers through its process.
-    pub fn pass_on(&self, shared: &ProcessState, session: u64, order: MoveOrder, descriptors: &[OwnedFd]) {
+    /// To the module. A session that cannot hear it answers through its process. `exports`: other processes of the
+    /// application can fetch descriptors of the session.
+    pub fn pass_on(&self, node: &Node, session: u64, exports: bool, order: MoveOrder, descriptors: &[OwnedFd]) {
         let socket = self.sockets().get(&session).cloned();
         let refuse = |reason: &str, lasting| {
             let report = MoveReport::Unmovable { reason: reason.into(), lasting };
-            shared.node.report_move(session, report, &[]);
+            node.report_move(session, report);
         };
         let asks = matches!(order, MoveOrder::Announce | MoveOrder::Capture { .. });
-        if asks && shared.exchange.offers_of(session) > 0 {
-            return refuse("other processes of the application use memory of its", true);
+        if asks && exports {
+            return refuse("other processes of the application use memory that it exported", true);
         }
         // The node waits for no module, and this process neither.
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -54,27 +50,14 @@ impl Orders {
 
     /// From the module.
     pub fn report(&self, node: &Node, session: u64, socket: &OwnedFd) {
-        match receive::<MoveReport>(socket.as_fd()) {
-            Received::Message(report, descriptors) => {
-                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                node.report_move(session, report, &descriptors);
-            }
-            Received::Nothing => {}
-            Received::Garbage(_) | Received::Closed => self.close(session),
+        match hear::<MoveReport>(socket.as_fd()) {
+            Heard::Message(report) => node.report_move(session, report),
+            Heard::Nothing => {}
+            Heard::Garbage(_) | Heard::Closed => self.close(session),
         }
     }
 
     fn sockets(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<OwnedFd>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A session that another process has served. The error is its number: descriptors are missing.
-pub fn adopted(assignment: Assignment, descriptors: Vec<OwnedFd>) -> Result<Assigned, u64> {
-    let mut all = descriptors.into_iter();
-    let missing = assignment.session;
-    let descriptors = SessionDescriptors::next(&mut all, assignment.schedulable).ok_or(missing)?;
-    let guest = rustix::io::fcntl_dupfd_cloexec(&descriptors.guest, 3).map_err(|_| missing)?;
-    let state = StateDescriptors::behind(guest, all).ok_or(missing)?;
-    Ok(Assigned { assignment, descriptors, state: Some(state) })
 }

@@ -15,10 +15,10 @@ use aviary_sandbox::files::{self, Reach};
 use aviary_sandbox::namespaces::{NAMESPACES, Namespace, enter_user_namespace};
 use aviary_sandbox::privileges;
 use aviary_sandbox::recording::Recording;
-use aviary_sandbox::root::{self, Outline, RootError};
+use aviary_sandbox::root::{self, Outline, RootError, SYSTEM};
+use aviary_sandbox::shown::{own_file_in, secret_in};
 use aviary_sandbox::system_calls::{self, Allowed};
 
-use super::SandboxOptions;
 use crate::session::Journal;
 
 /// Bytes that `/tmp` and `/dev/shm` of one API server can take, each.
@@ -55,6 +55,29 @@ struct Recorder {
     /// Of a copy: the root that its sandbox would have.
     root: OnceLock<OwnedFd>,
     recording: OnceLock<Recording>,
+}
+
+/// How the node wants its API servers confined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxOptions {
+    /// Which walls the node has found to be possible.
+    pub walls: Walls,
+    /// Directory with the tenants' homes, one for each user id.
+    pub homes: PathBuf,
+    /// Directory below `/dev/shm` with the tenants' shared memory; `None`: it is beside the homes.
+    pub shared_memory: Option<PathBuf>,
+    /// Files and directories of the host that API servers can read beside what they need in any case.
+    pub readable: Vec<PathBuf>,
+    /// Files of the node that no sandbox shows, nor a folder that holds one.
+    pub hidden: Vec<PathBuf>,
+    /// Device nodes and files that stand for devices, beside those of known accelerators.
+    pub devices: Vec<PathBuf>,
+    /// System calls and requests of `ioctl`, beside the usual ones.
+    pub allowed: Allowed,
+    /// Namespaces of the node.
+    pub shared: Vec<Namespace>,
+    /// Refuse nothing, and tell what would be refused.
+    pub records: bool,
 }
 
 pub struct Sandbox {
@@ -105,11 +128,15 @@ impl Sandbox {
     /// Contents of the copies' roots: computed once, after the vendors' libraries are loaded.
     pub fn outline(&self) -> &Outline {
         self.outline.get_or_init(|| {
-            let mut read: BTreeSet<PathBuf> = VENDORS.iter().map(PathBuf::from).collect();
-            read.extend(self.options.readable.iter().cloned());
-            read.extend(searched());
-            read.extend(named_libraries().iter().filter_map(|file| surroundings(file)));
-            read.extend(loaded_libraries().iter().filter_map(|file| surroundings(file)));
+            let told = VENDORS.iter().map(PathBuf::from).chain(self.options.readable.iter().cloned());
+            let mut read: BTreeSet<PathBuf> = told.filter_map(|path| self.unless_own(path)).collect();
+            read.extend(searched().into_iter().filter_map(|folder| self.unless_secret(folder)));
+            let libraries = named_libraries().into_iter().chain(loaded_libraries());
+            read.extend(libraries.filter_map(|file| {
+                let whole = surroundings(&file, &own_program())?;
+                // The library itself in any case: it is loaded.
+                if whole == file { Some(file) } else { self.unless_secret(whole).or(Some(file)) }
+            }));
             Outline {
                 read: read.into_iter().collect(),
                 devices: DEVICES.iter().map(PathBuf::from).chain(self.options.devices.iter().cloned()).collect(),
@@ -118,6 +145,26 @@ impl Sandbox {
                 scratch_bytes: SCRATCH_BYTES,
             }
         })
+    }
+
+    /// `None`: it is left out, because a file of the node is there.
+    fn unless_own(&self, path: PathBuf) -> Option<PathBuf> {
+        let Some(file) = own_file_in(&path, &self.options.hidden) else { return Some(path) };
+        let (path, file) = (path.display(), file.display());
+        self.note(&format!("sandboxes do not show {path} ({file} is there): move that file, or the libraries"));
+        None
+    }
+
+    /// The same, also if a key or a socket of anybody is there: nobody has named this folder, or only as one of libraries.
+    fn unless_secret(&self, folder: PathBuf) -> Option<PathBuf> {
+        let folder = self.unless_own(folder)?;
+        if SYSTEM.iter().any(|shown| folder.starts_with(shown)) {
+            return Some(folder);
+        }
+        let Some(secret) = secret_in(&folder) else { return Some(folder) };
+        let (path, secret) = (folder.display(), secret.display());
+        self.note(&format!("sandboxes do not show {path} ({secret} is there): move that file, or the libraries"));
+        None
     }
 
     /// In a copy, before the node knows it. After an error the copy has no usable file system and must end.
@@ -311,10 +358,16 @@ fn loaded_libraries() -> BTreeSet<PathBuf> {
     executable.filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..]))).collect()
 }
 
-/// A library's directory, since libraries load their siblings, or the file alone where the directory holds more.
-fn surroundings(file: &Path) -> Option<PathBuf> {
+/// A library's directory, since libraries load their siblings, or the file alone where the directory holds more. Of the node's
+/// own program always the file alone: beside it lies what the operator has there.
+fn surroundings(file: &Path, program: &Path) -> Option<PathBuf> {
     let directory = file.parent()?;
-    Some(if is_too_wide(directory) { file } else { directory }.to_owned())
+    Some(if file == program || is_too_wide(directory) { file } else { directory }.to_owned())
+}
+
+/// The file of this program, by the name that it has in `/proc/self/maps`.
+fn own_program() -> PathBuf {
+    fs::read_link("/proc/self/exe").unwrap_or_default()
 }
 
 fn is_too_wide(directory: &Path) -> bool {
@@ -331,14 +384,15 @@ mod tests {
 
     #[test]
     fn library_directory_is_shown_unless_it_is_wide() {
-        let shown = |file: &str| surroundings(Path::new(file)).unwrap();
+        let shown = |file: &str| surroundings(Path::new(file), Path::new("/opt/aviary/aviary")).unwrap();
         assert_eq!(shown("/opt/vendor/lib/libx.so"), Path::new("/opt/vendor/lib"));
         assert_eq!(shown("/home/me/libx.so"), Path::new("/home/me/libx.so"));
         assert_eq!(shown("/libx.so"), Path::new("/libx.so"));
+        assert_eq!(shown("/opt/aviary/aviary"), Path::new("/opt/aviary/aviary"));
     }
 
     #[test]
     fn own_program_is_among_loaded_libraries() {
-        assert!(loaded_libraries().contains(&std::env::current_exe().unwrap()));
+        assert!(loaded_libraries().contains(&own_program()));
     }
 }

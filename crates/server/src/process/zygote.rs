@@ -13,7 +13,7 @@ use aviary_sandbox::init;
 use aviary_sandbox::namespaces::{Forked, Namespace, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
-use super::attach;
+use super::modules;
 use super::node::Node;
 use super::sandboxing::Sandbox;
 
@@ -105,7 +105,7 @@ fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Re
         }
         Err(errno) => {
             if let Some(sandbox) = sandbox {
-                sandbox.note(&format!("an API server cannot have namespaces of its own: {errno}"));
+                sandbox.note(&format!("cannot create namespaces for an API server: {errno}"));
             }
             None
         }
@@ -118,8 +118,8 @@ fn threads() -> usize {
 
 /// Only a library that starts threads is an obstacle, since they would be missing in a copy.
 fn preload(directories: &[PathBuf], vendors: &BTreeMap<String, String>) -> Result<(), String> {
-    match attach::preload(directories, vendors).find(|_| threads() != 1) {
-        Some(path) => Err(format!("{}: what it loads starts threads", path.display())),
+    match modules::preload(directories, vendors).find(|_| threads() != 1) {
+        Some(path) => Err(format!("{}: the libraries that it loads start threads", path.display())),
         None => Ok(()),
     }
 }

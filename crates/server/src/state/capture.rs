@@ -7,13 +7,13 @@ use std::sync::Arc;
 use aviary_state::{Holding, Identity, Record, Snapshot, SnapshotWriter};
 use aviary_wire::HandleId;
 
-use super::{MAX_REFERENCES, MAX_REMADE_BYTES, NotMovable, name_of};
-use crate::api::{HandleTypeInfo, RemadeType};
-use crate::closures::ClosureLifetime;
-use crate::handles::LiveObject;
-use crate::library_memory::LibraryMemory;
-use crate::object_log::LoggedState;
+use super::errors::{MAX_REFERENCES, MAX_REMADE_BYTES, NotMovable};
+use crate::api::{HandleTypeInfo, RemadeType, name_of};
+use crate::callbacks::closures::ClosureLifetime;
+use crate::handles::image::LiveObject;
 use crate::session::Session;
+use crate::state::object_log::LoggedState;
+use crate::tables::library_memory::LibraryMemory;
 
 /// The type of an id that the session's own table issued.
 const UNKNOWN_TYPE: HandleTypeInfo = HandleTypeInfo::plain("?", 8);
@@ -21,16 +21,16 @@ const UNKNOWN_TYPE: HandleTypeInfo = HandleTypeInfo::plain("?", 8);
 /// Writes the state of a session. No call is under way in it, the vendor library has finished what it was given, and
 /// that stays so until this returns. The session itself is as before.
 pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMovable> {
-    if session.is_dead() {
+    if session.pause.is_dead() {
         return Err(NotMovable::Ended);
     }
-    let kept = session.log.lock();
+    let kept = session.objects.log.lock();
     check(session, &kept)?;
-    let table = session.handles.image();
+    let table = session.objects.handles.image();
     check_objects(session, &kept, &table.objects)?;
-    let callbacks: HashMap<u64, ClosureLifetime> = session.registered_callbacks().into_iter().collect();
+    let callbacks: HashMap<u64, ClosureLifetime> = session.objects.registered_callbacks().into_iter().collect();
     check_callbacks(&kept, &callbacks)?;
-    let (unbound, other) = session.other_charges();
+    let (unbound, other) = session.accounts.other_charges();
     let holdings = |parts: &[(usize, u64)]| parts.iter().map(|part| holding(session, *part)).collect::<Vec<_>>();
     let head = Snapshot {
         identity: Identity { api: session.api.name.into(), spec_hash: session.api.spec_hash },
@@ -49,8 +49,8 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
             .collect(),
         records: kept.log.records().map(|record| without_ended_callbacks(record, &callbacks)).collect(),
         unbound: holdings(&unbound),
-        handles: session.handles.quota.charged(),
-        log: session.log.charged(),
+        handles: session.objects.handles.quota.charged(),
+        log: session.objects.log.charged(),
         kept: other.iter().map(|(number, parts)| (*number, holdings(parts))).collect(),
     };
     let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;
@@ -81,7 +81,7 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
 /// True if a call of the session may answer something else when it is made again. A parked session is made anew after its
 /// last process has ended, so that this has to be tried before.
 pub fn may_differ(session: &Session) -> bool {
-    session.log.lock().log.records().any(|record| !record.same.is_empty())
+    session.objects.log.lock().log.records().any(|record| !record.same.is_empty())
 }
 
 fn type_of(session: &Session, object: &LiveObject) -> &'static HandleTypeInfo {
@@ -96,16 +96,16 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
     if kept.log.is_overflown() {
         return Err(NotMovable::LogTooLarge);
     }
-    if !session.log.is_on() {
+    if !session.objects.log.is_on() {
         return Err(NotMovable::NotRecorded);
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
-    busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
+    busy(session.calls.deferred_ends.any() || session.objects.holds_back(), "objects are about to end")?;
     let is_lost = |memory: LibraryMemory| !memory.word().is_some_and(|word| kept.log.makes(word));
-    let residents = session.residents.all();
-    busy(session.freed.lent().into_iter().any(is_lost), "the application has memory of the library's to free")?;
-    busy(session.states.any(), "the library's part of structs of the application lies in this process")?;
-    busy(session.mappings.are_more_than(residents.len()), "memory of the library is mapped")?;
+    let residents = session.tables.residents.all();
+    busy(session.tables.freed.lent().into_iter().any(is_lost), "the application has memory of the library's to free")?;
+    busy(session.tables.states.any(), "the library's part of structs of the application lies in this process")?;
+    busy(session.tables.mappings.are_more_than(residents.len()), "memory of the library is mapped")?;
     busy(residents.into_iter().any(is_lost), "the application uses memory of the library's")
 }
 
@@ -146,8 +146,8 @@ fn without_ended_callbacks(record: &Record, callbacks: &HashMap<u64, ClosureLife
 }
 
 fn holding(session: &Session, (item, amount): (usize, u64)) -> Holding {
-    let resource = session.gate.resource(item).unwrap_or_default() as u32;
-    let devices: BTreeSet<String> = session.gate.devices(item).into_iter().collect();
+    let resource = session.accounts.gate.resource(item).unwrap_or_default() as u32;
+    let devices: BTreeSet<String> = session.accounts.gate.devices(item).into_iter().collect();
     Holding { resource, devices: devices.into_iter().collect(), amount }
 }
 

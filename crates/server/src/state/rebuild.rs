@@ -5,12 +5,26 @@ use std::io::Read;
 use std::sync::Arc;
 
 use aviary_gate::Charges;
-use aviary_state::{Effect, Holding, ObjectImage, Owner, Record, Snapshot, SnapshotReader, StateChunk};
+use aviary_state::{Effect, Holding, ObjectImage, Owner, Record, Snapshot, SnapshotReader, StateChunk, Store};
 use aviary_wire::HandleId;
 
+use super::errors::{MAX_REFERENCES, MAX_REMADE_BYTES, RebuildError};
 use super::replay::Replay;
-use super::{MAX_REFERENCES, MAX_REMADE_BYTES, Places, RebuildError, Rebuilt};
 use crate::session::Session;
+
+/// Names in the process that wrote a snapshot, and what stands for them here: another device, for example. A name that
+/// is not in it is the same.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    pub identities: BTreeMap<String, String>,
+}
+
+/// The part of a snapshot that only threads of the new session can make again.
+pub struct Rebuilt {
+    /// By the number of their lane, in order.
+    threads: BTreeMap<u32, Vec<Record>>,
+    store: Arc<Store>,
+}
 
 /// Makes the objects of a snapshot again, in a session that has none and whose lanes do not run yet. The arena is the one
 /// that the old session had. Nothing is charged: the amounts are tied to the objects, and it is the caller's business
@@ -18,9 +32,9 @@ use crate::session::Session;
 ///
 /// A session for which this fails is good for nothing but to be ended.
 pub fn rebuild(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -> Result<Rebuilt, RebuildError> {
-    session.set_rebuilding(true);
+    session.objects.set_rebuilding(true);
     let result = rebuild_muted(session, from, places);
-    session.set_rebuilding(false);
+    session.objects.set_rebuilding(false);
     result
 }
 
@@ -30,7 +44,7 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     if snapshot.identity.api != api.name || snapshot.identity.spec_hash != api.spec_hash {
         return Err(RebuildError::OtherApi);
     }
-    session.handles.begin_rebuilding(&snapshot)?;
+    session.objects.handles.begin_rebuilding(&snapshot)?;
     let store = Arc::new(store);
     let replay = Replay { session: session.clone(), store: store.clone(), ids: Arc::new(ids(&snapshot, places)) };
     let mut rebuilt = Rebuilt { threads: BTreeMap::new(), store };
@@ -52,14 +66,14 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     while let Some(chunk) = reader.state()? {
         restore(session, &chunk, &references)?;
     }
-    for ended in session.handles.end_rebuilding(&snapshot)? {
-        session.log.object_ended(ended);
+    for ended in session.objects.handles.end_rebuilding(&snapshot)? {
+        session.objects.log.object_ended(ended);
         session.resident_owner_ended(ended);
     }
     tie_charges(session, &snapshot)?;
     // A thread that used an object which has ended had that in no use any longer.
     for records in rebuilt.threads.values_mut() {
-        records.retain(|record| record.inputs.iter().all(|id| session.handles.references(*id).is_some()));
+        records.retain(|record| record.inputs.iter().all(|id| session.objects.handles.references(*id).is_some()));
     }
     session.show_handles();
     Ok(rebuilt)
@@ -83,7 +97,7 @@ fn count_references(
     object: &ObjectImage,
     of_life: &HashMap<(Effect, u64), &Record>,
 ) -> Result<(), RebuildError> {
-    let handles = &replay.session.handles;
+    let handles = &replay.session.objects.handles;
     let expected = object.references;
     let mut calls = 0;
     while let Some(found) = handles.references(object.id).filter(|found| *found != expected) {
@@ -101,18 +115,18 @@ fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildErro
     let charges = |holdings: &[Holding]| -> Result<Charges, RebuildError> {
         let mut charges = Charges::default();
         for Holding { resource, devices, amount } in holdings {
-            let item = session.gate.residency(*resource as usize, devices);
+            let item = session.accounts.gate.residency(*resource as usize, devices);
             charges.add(item.map_err(|error| RebuildError::Accounts(error.to_string()))?, *amount);
         }
         Ok(charges)
     };
     for object in &snapshot.objects {
-        session.handles.set_holding(object.id, charges(&object.holdings)?);
+        session.objects.handles.set_holding(object.id, charges(&object.holdings)?);
     }
     let kept = snapshot.kept.iter().map(|(number, holdings)| Ok((*number, charges(holdings)?)));
-    session.handles.quota.resume(snapshot.handles);
-    session.log.resume(snapshot.log);
-    session.set_other_charges(charges(&snapshot.unbound)?, kept.collect::<Result<_, RebuildError>>()?);
+    session.objects.handles.quota.resume(snapshot.handles);
+    session.objects.log.resume(snapshot.log);
+    session.accounts.set_other_charges(charges(&snapshot.unbound)?, kept.collect::<Result<_, RebuildError>>()?);
     Ok(())
 }
 
@@ -130,7 +144,7 @@ fn restore(session: &Session, chunk: &StateChunk, references: &HashMap<u64, u64>
     let ty = HandleId::type_of_word(chunk.id);
     let info = session.api.handle_types.get(ty);
     let of = info.map_or("?", |ty| ty.name);
-    let native = session.handles.native(ty as u32, chunk.id);
+    let native = session.objects.handles.native(ty as u32, chunk.id);
     if let (None, Some(remade)) = (native, info.and_then(|info| info.remade)) {
         let references = references.get(&chunk.id).copied().filter(|count| (1..=MAX_REFERENCES).contains(count));
         let is_whole = chunk.offset == 0 && bytes <= MAX_REMADE_BYTES;
@@ -138,14 +152,14 @@ fn restore(session: &Session, chunk: &StateChunk, references: &HashMap<u64, u64>
         // SAFETY: the specification's own function; the chunk has as many bytes as it says. What they say is for that
         // function to check: the contract of the language says so.
         let native = unsafe { (remade.make)(references, from, bytes) };
-        if native == 0 || !session.handles.enter_remade(chunk.id, native, references) {
+        if native == 0 || !session.objects.handles.enter_remade(chunk.id, native, references) {
             return Err(RebuildError::State { of });
         }
         // SAFETY: as above, for the object that was just made.
         let loaded = unsafe { (remade.load)(native, from, bytes) };
         return if loaded == 0 { Ok(()) } else { Err(RebuildError::State { of }) };
     }
-    let state = session.log.lock().states.get(&chunk.id).copied();
+    let state = session.objects.log.lock().states.get(&chunk.id).copied();
     let (Some(native), Some(state)) = (native, state) else { return Err(RebuildError::State { of }) };
     // SAFETY: as above, for an object that was just made.
     let restored = unsafe { (state.read)(native, chunk.offset, from, bytes) };

@@ -1,16 +1,17 @@
 //! Making one recorded call again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aviary_state::{Content, Effect, Owner, Record, Store};
 use aviary_wire::RequestHeader;
 
-use super::RebuildError;
+use super::errors::RebuildError;
+use super::replayed::ReplayedCall;
 use crate::api::CurrentObject;
 use crate::call::Call;
-use crate::lane::{LaneEnded, Outcome, run};
-use crate::library_memory::MemoryAgain;
+use crate::lane::dispatch::{Outcome, run};
+use crate::lane::ended::LaneEnded;
 use crate::session::Session;
 
 /// The part that all records of a snapshot share while their calls are made again.
@@ -19,39 +20,6 @@ pub(super) struct Replay {
     pub store: Arc<Store>,
     /// By type and name: the ids of objects that another process finds by their names.
     pub ids: Arc<BTreeMap<(u32, String), u64>>,
-}
-
-/// The record of a call that is made again.
-pub(crate) struct ReplayedCall {
-    record: Record,
-    store: Arc<Store>,
-    ids: Arc<BTreeMap<(u32, String), u64>>,
-    callbacks: VecDeque<u64>,
-    /// Memory of the library's that the guest knows by numbers.
-    pub(crate) memory: MemoryAgain,
-    /// Values that have to be the recorded ones.
-    same: Vec<u64>,
-}
-
-impl ReplayedCall {
-    /// Content of the block at `offset`, if the call read it.
-    pub(crate) fn block(&self, offset: u64) -> Option<&[u8]> {
-        self.record.block(offset).and_then(|content| self.store.bytes_of(content))
-    }
-
-    /// The id of the object with this name.
-    pub(crate) fn id_of(&self, ty: u32, name: Option<&str>) -> Option<u64> {
-        self.ids.get(&(ty, name?.to_owned())).copied()
-    }
-
-    /// True if the next callback of the call must not be called again.
-    pub(crate) fn callback_has_run(&mut self) -> bool {
-        self.callbacks.pop_front().is_none_or(|number| number == 0)
-    }
-
-    pub(crate) fn found(&mut self, value: u64) {
-        self.same.push(value);
-    }
 }
 
 impl Replay {
@@ -71,23 +39,16 @@ impl Replay {
         if header.function != record.function {
             return Err(damaged("its message is another function's".into()));
         }
-        let handles = &self.session.handles;
+        let handles = &self.session.objects.handles;
         self.set_current(record).map_err(|()| damaged("the object that it needs to be current cannot be".into()))?;
         handles.expect(&record.outputs);
         let mut call = Call::new(self.session.clone(), handles.in_use.lane(), lane_of(record));
-        call.request = request.to_vec();
-        call.replayed = Some(Box::new(ReplayedCall {
-            record: record.clone(),
-            store: self.store.clone(),
-            ids: self.ids.clone(),
-            callbacks: record.callbacks.iter().copied().collect(),
-            memory: MemoryAgain::of(&record.owners),
-            same: Vec::new(),
-        }));
+        *call.request.bytes = request.to_vec();
+        call.replayed = Some(Box::new(ReplayedCall::new(record.clone(), self.store.clone(), self.ids.clone())));
         let outcome = run(&mut call, header);
         let replayed = call.replayed.take();
         let is_complete = replayed.as_ref().is_none_or(|replayed| replayed.memory.is_complete());
-        let found = replayed.map(|replayed| replayed.same).unwrap_or_default();
+        let found = replayed.map(|replayed| replayed.found).unwrap_or_default();
         match outcome {
             Ok(Outcome::Done { success: true, .. }) if found != record.same => {
                 return Err(RebuildError::NotSame { function });
@@ -114,7 +75,7 @@ impl Replay {
         }
         let native = match record.current {
             0 => 0,
-            id => self.session.handles.native(ty, id).ok_or(())?,
+            id => self.session.objects.handles.native(ty, id).ok_or(())?,
         };
         // SAFETY: the specification's own function; the object is alive, or 0 for none.
         if unsafe { set(native) } == 0 { Ok(()) } else { Err(()) }

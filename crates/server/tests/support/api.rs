@@ -5,7 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use aviary_server::{
-    ApiDescriptor, Call, ClosureLifetime, FunctionInfo, HandleTypeInfo, Outgoing, Reject, ResourceKind, Role, guarded,
+    ApiDescriptor, Call, ClosureLifetime, FunctionInfo, HandleTypeInfo, HandlerFunction, Outgoing, Reject,
+    ResourceKind, Role, guarded, handler,
 };
 
 use super::racing;
@@ -43,9 +44,11 @@ pub const SET: u32 = 26;
 pub const THROUGH: u32 = 27;
 pub const COPY: u32 = 28;
 pub const CHAIN: u32 = 29;
+pub const SHIFT: u32 = 30;
+pub const BOUND: u32 = 31;
 
-const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
-    FunctionInfo { name, handler, replayable: false, blocker: None }
+const fn function(name: &'static str, function: HandlerFunction) -> FunctionInfo {
+    FunctionInfo { name, handler: handler(function), replayable: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -69,7 +72,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("unmap", unmap),
         function("panic", panics),
         function("hog", hog),
-        FunctionInfo { name: "restore", handler: restore, replayable: true, blocker: None },
+        FunctionInfo { name: "restore", handler: handler(restore), replayable: true, blocker: None },
         function("sleep", sleep),
         function("missing", missing),
         function("length", length),
@@ -85,6 +88,8 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("through", racing::through),
         function("copy", racing::copy),
         function("chain", chain),
+        function("shift", shift),
+        function("bound", bound),
     ],
     handle_types: &[
         HandleTypeInfo::plain("object", 8),
@@ -134,6 +139,39 @@ unsafe fn fill(call: &mut Call) -> Result<(), Reject> {
     }
     call.reply_out((value != 0).then_some(buffer.len));
     call.finish(value != 0, 0);
+    Ok(())
+}
+
+/// Adds each byte of an input to the byte before in an output, from the first on; `private` and `align` as it is told.
+unsafe fn shift(call: &mut Call) -> Result<(), Reject> {
+    let (private, align) = (call.word()? != 0, if call.word()? == 64 { 64 } else { 1 });
+    if private {
+        call.private_unions();
+    }
+    let from = call.buffer_in(None, private)?;
+    let mut to = call.buffer_inout(None)?;
+    if align > 1 {
+        to = call.aligned(to, align)?;
+    }
+    let n = from.len.min(to.len);
+    for i in 0..n {
+        // SAFETY: the runtime vouches for both buffers, which may be one.
+        unsafe {
+            let before = if i == 0 { 0 } else { to.ptr.add(i - 1).read() };
+            to.ptr.add(i).write(from.ptr.add(i).read().wrapping_add(before));
+        }
+    }
+    call.reply_out(Some(usize::MAX));
+    call.finish(true, 0);
+    Ok(())
+}
+
+/// Memory that stays in use, and some that does not.
+unsafe fn bound(call: &mut Call) -> Result<(), Reject> {
+    let kept = call.shadow(None, true, true)?;
+    let other = call.buffer_in(None, false)?;
+    call.reply_word((kept.ptr.addr()).wrapping_sub(other.ptr.addr()) as u64);
+    call.finish(true, 0);
     Ok(())
 }
 

@@ -5,8 +5,6 @@ mod memory;
 mod power;
 mod state;
 
-pub use identity::{guid, peer};
-
 use crate::{
     device::Device,
     library::{Answer, Code, Number},

@@ -1,12 +1,10 @@
 //! The bus of a device.
 
-use crate::{
-    device::{Device, field},
-    library::{Answer, Number, zeroed},
-    text::{plain, unit},
-    tree::{Node, group, value},
-    types::Bridge,
-};
+use crate::device::{Device, field};
+use crate::library::{Answer, Number, zeroed};
+use crate::types::Bridge;
+use crate::views::text::{plain, unit};
+use crate::views::tree::{Node, group, value};
 
 pub fn bus(device: &Device) -> Node {
     let pci = device.pci();

@@ -1,12 +1,10 @@
 //! Identity of a device: names, firmware, modes.
 
-use crate::{
-    device::{Device, field},
-    library::{Answer, Code, Number, text_of, zeroed},
-    text::{architecture, brand, enabled, plain, yes},
-    tree::{Node, group, nothing, value},
-    types::{PlatformInfo, Versioned64, version},
-};
+use crate::device::{Device, field};
+use crate::library::{Answer, Code, Number, text_of, zeroed};
+use crate::types::{PlatformInfo, Versioned64, version};
+use crate::views::text::{architecture, brand, enabled, fabric_guid, peer, plain, yes};
+use crate::views::tree::{Node, group, nothing, value};
 
 pub fn product(device: &Device) -> Vec<Node> {
     vec![
@@ -96,9 +94,9 @@ pub fn platform(device: &Device) -> Node {
             value("Slot Number", "slot_number", placed(|info| info.slot.to_string())),
             value("Tray Index", "tray_index", placed(|info| info.tray.to_string())),
             value("Host ID", "host_id", placed(|info| info.host.to_string())),
-            value("Peer Type", "peer_type", placed(crate::fields::peer)),
+            value("Peer Type", "peer_type", placed(peer)),
             value("Module Id", "module_id", part(|info| info.module.to_string())),
-            value("GPU Fabric GUID", "gpu_fabric_guid", placed(crate::fields::guid)),
+            value("GPU Fabric GUID", "gpu_fabric_guid", placed(fabric_guid)),
         ],
     )
 }

@@ -1,12 +1,10 @@
 //! Memory of a device and its errors.
 
-use crate::{
-    device::{Device, field},
-    library::{Answer, Number, zeroed},
-    text::{enabled, mib, mib_begun, plain, unit, yes},
-    tree::{Node, group, value},
-    types::{Bar1Memory, Memory, RemapHistogram, SramErrors, Versioned32, VersionedPair, version},
-};
+use crate::device::{Device, field};
+use crate::library::{Answer, Number, zeroed};
+use crate::types::{Bar1Memory, Memory, RemapHistogram, SramErrors, Versioned32, VersionedPair, version};
+use crate::views::text::{enabled, mib, mib_begun, plain, unit, yes};
+use crate::views::tree::{Node, group, value};
 
 pub fn memory(device: &Device) -> Vec<Node> {
     let memory = device.memory();
@@ -77,11 +75,44 @@ pub fn errors(device: &Device, kind: Number, counter: Number, place: Number) -> 
 
 const DRAM: Number = 2;
 
+fn sram_sources(sram: &Answer<SramErrors>) -> Node {
+    let number = |part: fn(&SramErrors) -> u64| plain(sram.as_ref().map(part).map_err(|code| *code));
+    group(
+        "Aggregate Uncorrectable SRAM Sources",
+        "aggregate_uncorrectable_sram_sources",
+        vec![
+            value("SRAM L2", "sram_l2", number(|errors| errors.l2)),
+            value("SRAM SM", "sram_sm", number(|errors| errors.sm)),
+            value("SRAM Microcontroller", "sram_microcontroller", number(|errors| errors.microcontroller)),
+            value("SRAM PCIE", "sram_pcie", number(|errors| errors.pcie)),
+            value("SRAM Other", "sram_other", number(|errors| errors.other)),
+        ],
+    )
+}
+
+/// Since the device was made.
+fn aggregate_errors(device: &Device, sram: &Answer<SramErrors>) -> Node {
+    let number = |part: fn(&SramErrors) -> u64| plain(sram.as_ref().map(part).map_err(|code| *code));
+    let threshold = sram.as_ref().map(|errors| errors.threshold_exceeded).map_err(|code| *code);
+    let dram = |kind: Number, counter: Number| plain(errors(device, kind, counter, DRAM));
+    group(
+        "Aggregate",
+        "aggregate",
+        vec![
+            value("SRAM Correctable", "sram_correctable", number(|errors| errors.aggregate_correctable)),
+            value("SRAM Uncorrectable Parity", "sram_uncorrectable_parity", number(|errors| errors.aggregate_parity)),
+            value("SRAM Uncorrectable SEC-DED", "sram_uncorrectable_secded", number(|errors| errors.aggregate_secded)),
+            value("DRAM Correctable", "dram_correctable", dram(0, 1)),
+            value("DRAM Uncorrectable", "dram_uncorrectable", dram(1, 1)),
+            value("SRAM Threshold Exceeded", "sram_threshold_exceeded", yes(threshold)),
+        ],
+    )
+}
+
 pub fn ecc(device: &Device) -> Vec<Node> {
     let mode = device.pair("nvmlDeviceGetEccMode");
     let sram = sram_errors(device);
     let number = |part: fn(&SramErrors) -> u64| plain(sram.as_ref().map(part).map_err(|code| *code));
-    let threshold = sram.as_ref().map(|errors| errors.threshold_exceeded).map_err(|code| *code);
     let dram = |kind: Number, counter: Number| plain(errors(device, kind, counter, DRAM));
     let mut start: VersionedPair = zeroed();
     start.version = version::<VersionedPair>(1);
@@ -119,37 +150,8 @@ pub fn ecc(device: &Device) -> Vec<Node> {
                         value("DRAM Uncorrectable", "dram_uncorrectable", dram(1, 0)),
                     ],
                 ),
-                group(
-                    "Aggregate",
-                    "aggregate",
-                    vec![
-                        value("SRAM Correctable", "sram_correctable", number(|errors| errors.aggregate_correctable)),
-                        value(
-                            "SRAM Uncorrectable Parity",
-                            "sram_uncorrectable_parity",
-                            number(|errors| errors.aggregate_parity),
-                        ),
-                        value(
-                            "SRAM Uncorrectable SEC-DED",
-                            "sram_uncorrectable_secded",
-                            number(|errors| errors.aggregate_secded),
-                        ),
-                        value("DRAM Correctable", "dram_correctable", dram(0, 1)),
-                        value("DRAM Uncorrectable", "dram_uncorrectable", dram(1, 1)),
-                        value("SRAM Threshold Exceeded", "sram_threshold_exceeded", yes(threshold)),
-                    ],
-                ),
-                group(
-                    "Aggregate Uncorrectable SRAM Sources",
-                    "aggregate_uncorrectable_sram_sources",
-                    vec![
-                        value("SRAM L2", "sram_l2", number(|errors| errors.l2)),
-                        value("SRAM SM", "sram_sm", number(|errors| errors.sm)),
-                        value("SRAM Microcontroller", "sram_microcontroller", number(|errors| errors.microcontroller)),
-                        value("SRAM PCIE", "sram_pcie", number(|errors| errors.pcie)),
-                        value("SRAM Other", "sram_other", number(|errors| errors.other)),
-                    ],
-                ),
+                aggregate_errors(device, &sram),
+                sram_sources(&sram),
                 value("Channel Repair Pending", "channel_repair_pending", yes(repair.map(|repair| repair.first))),
                 value("TPC Repair Pending", "tpc_repair_pending", yes(repair.map(|repair| repair.second))),
                 value("Unrepairable Memory", "unrepairable_memory", yes(unrepairable)),

@@ -10,13 +10,11 @@ pub use bus::throughput;
 pub use identity::{addressing_mode, recovery};
 pub use processes::{instance, used_memory};
 
-use crate::{
-    clock,
-    device::{self, Device},
-    library::{Answer, Library},
-    text::{compute_mode, enabled, missing, plain, unit},
-    tree::{Node, escaped, group, value},
-};
+use crate::clock;
+use crate::device::{self, Device};
+use crate::library::{Answer, Library};
+use crate::views::text::{compute_mode, enabled, missing, plain, unit};
+use crate::views::tree::{Node, escaped, group, value};
 
 /// Parts of the log that can be asked for by name (`-d`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! Processes that use a device.
 
-use crate::{
-    device::{Device, process_name},
-    library::{Answer, Number},
-    text::{mib, missing, plain},
-    tree::{Node, group, narrow, nothing, value},
-    types::{AccountingStats, Process},
-};
+use crate::device::{Device, process_name};
+use crate::library::{Answer, Number};
+use crate::types::{AccountingStats, Process};
+use crate::views::text::{mib, missing, plain};
+use crate::views::tree::{Node, group, narrow, nothing, value};
 
 /// Stands for no part of a device, and for memory that is not known.
 const NO_INSTANCE: u32 = u32::MAX;

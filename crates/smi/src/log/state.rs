@@ -1,12 +1,10 @@
 //! How a device is: load, clocks, temperatures, power.
 
-use crate::{
-    device::{Device, GRAPHICS, MEMORY, SM, VIDEO, field},
-    library::{Answer, Code, Number, zeroed},
-    text::{active, enabled, performance_state, plain, unit, watts},
-    tree::{Node, group, nothing, value},
-    types::CaptureStats,
-};
+use crate::device::{Device, GRAPHICS, MEMORY, SM, VIDEO, field};
+use crate::library::{Answer, Code, Number, zeroed};
+use crate::types::CaptureStats;
+use crate::views::text::{active, enabled, performance_state, plain, unit, watts};
+use crate::views::tree::{Node, group, nothing, value};
 
 /// Bits of `nvmlDeviceGetCurrentClocksEventReasons`.
 pub mod reason {
@@ -184,11 +182,45 @@ pub fn power_limits(device: &Device) -> Answer<(i64, i64)> {
     device.pair("nvmlDeviceGetPowerManagementLimitConstraints").map(|(least, most)| (i64::from(least), i64::from(most)))
 }
 
+/// Of all processors of a module together.
+fn module_power(device: &Device) -> Node {
+    let module = |number: u32| watts(device.field(number, field::MODULE));
+    group(
+        "Module Power Readings",
+        "module_power_readings",
+        vec![
+            value("", "power_state", plain(state_of_module(device))),
+            value("Average Power Draw", "average_power_draw", module(field::POWER_AVERAGE)),
+            value("Instantaneous Power Draw", "instant_power_draw", module(field::POWER_INSTANT)),
+            value("Current Power Limit", "current_power_limit", module(field::POWER_CURRENT_LIMIT)),
+            value("Requested Power Limit", "requested_power_limit", module(field::POWER_REQUESTED_LIMIT)),
+            value("Default Power Limit", "default_power_limit", module(field::POWER_DEFAULT_LIMIT)),
+            value("Min Power Limit", "min_power_limit", module(field::POWER_MIN_LIMIT)),
+            value("Max Power Limit", "max_power_limit", module(field::POWER_MAX_LIMIT)),
+        ],
+    )
+}
+
+/// Of the memory alone.
+fn memory_power(device: &Device) -> Node {
+    group(
+        "GPU Memory Power Readings ",
+        "gpu_memory_power_readings",
+        vec![
+            value("Average Power Draw", "average_power_draw", watts(device.field(field::POWER_AVERAGE, field::MEMORY))),
+            value(
+                "Instantaneous Power Draw",
+                "instant_power_draw",
+                watts(device.field(field::POWER_INSTANT, field::MEMORY)),
+            ),
+        ],
+    )
+}
+
 pub fn power(device: &Device) -> Vec<Node> {
     let number = |name: &str| device.number(name).map(i64::from);
     let limits = power_limits(device);
     let state = device.number("nvmlDeviceGetPowerState").map(performance_state);
-    let module = |number: u32| watts(device.field(number, field::MODULE));
     vec![
         group(
             "GPU Power Readings",
@@ -220,36 +252,8 @@ pub fn power(device: &Device) -> Vec<Node> {
                 value("Max Power Limit", "max_power_limit", watts(limits.map(|limits| limits.1))),
             ],
         ),
-        group(
-            "GPU Memory Power Readings ",
-            "gpu_memory_power_readings",
-            vec![
-                value(
-                    "Average Power Draw",
-                    "average_power_draw",
-                    watts(device.field(field::POWER_AVERAGE, field::MEMORY)),
-                ),
-                value(
-                    "Instantaneous Power Draw",
-                    "instant_power_draw",
-                    watts(device.field(field::POWER_INSTANT, field::MEMORY)),
-                ),
-            ],
-        ),
-        group(
-            "Module Power Readings",
-            "module_power_readings",
-            vec![
-                value("", "power_state", plain(state_of_module(device))),
-                value("Average Power Draw", "average_power_draw", module(field::POWER_AVERAGE)),
-                value("Instantaneous Power Draw", "instant_power_draw", module(field::POWER_INSTANT)),
-                value("Current Power Limit", "current_power_limit", module(field::POWER_CURRENT_LIMIT)),
-                value("Requested Power Limit", "requested_power_limit", module(field::POWER_REQUESTED_LIMIT)),
-                value("Default Power Limit", "default_power_limit", module(field::POWER_DEFAULT_LIMIT)),
-                value("Min Power Limit", "min_power_limit", module(field::POWER_MIN_LIMIT)),
-                value("Max Power Limit", "max_power_limit", module(field::POWER_MAX_LIMIT)),
-            ],
-        ),
+        memory_power(device),
+        module_power(device),
         value("Power Smoothing", "power_smoothing", "N/A"),
         group(
             "Workload Power Profiles",
@@ -357,7 +361,7 @@ pub fn samples(device: &Device, label: &'static str, kind: u32, unit_name: &'sta
         // Of power in milliwatts.
         Ok(found) if kind == 0 => watts(Ok(part(found).cast_signed())),
         Ok(found) => format!("{} {unit_name}", part(found)),
-        Err(code) => crate::text::missing(*code),
+        Err(code) => crate::views::text::missing(*code),
     };
     let duration = statistics.as_ref().map(|found| format!("{:.2} sec", found.seconds)).map_err(|code| *code);
     group(

@@ -10,6 +10,7 @@ extern "C" {
 fpga_result fpgaPrepareBuffer(fpga_handle handle, uint64_t len, void **buf_addr, uint64_t *wsid, int flags);
 fpga_result fpgaReleaseBuffer(fpga_handle handle, uint64_t wsid);
 fpga_result fpgaGetIOAddress(fpga_handle handle, uint64_t wsid, uint64_t *ioaddr);
+fpga_result fpgaBindSVA(fpga_handle handle, uint32_t *pasid);
 fpga_result fpgaBufMemSet(fpga_handle handle, uint64_t wsid, size_t offset, int c, size_t n);
 fpga_result fpgaBufMemCpyToRemote(fpga_handle handle, uint64_t dest_wsid, size_t dest_offset, void *src, size_t n);
 fpga_result fpgaBufPoll(fpga_handle handle, uint64_t wsid, size_t offset, int width, uint64_t mask, uint64_t expected_value,

@@ -3,7 +3,9 @@
 use super::Stub;
 use crate::generate::chains::shape;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{decided, element_loop, end_with, read, recall, recall_end, struct_address, write};
+use crate::generate::marshal::{
+    apart, decided, element_loop, end_with, read, recall, recall_end, struct_address, write,
+};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{ErrorPlace, Mapped};
@@ -96,6 +98,23 @@ impl Stub<'_> {
         })
     }
 
+    fn reply_bytes(&self, instruction: &Instruction, b: &Bytes, cx: Context) -> TokenStream {
+        if b.cursor {
+            let (value, room) = (read(instruction), super::state::room(instruction));
+            let moved = write(instruction, quote!(reply.cursor(#value as u64, #room)));
+            let out = matches!(b.mode, Mode::Copy { output: true, .. }).then(|| quote!(reply.out();));
+            return quote!({ #moved #out });
+        }
+        let given = write(instruction, self.given_data(&b.keeping, cx));
+        match b.mode {
+            _ if !cx.both => unless_left(given, cx),
+            Mode::Copy { output: true, .. } => {
+                quote!({ let given = reply.word() != 0; reply.out(); if given { #given } })
+            }
+            _ => quote!(if reply.word() != 0 { #given }),
+        }
+    }
+
     /// Takes an output element's own value out of the reply.
     pub(super) fn reply_value(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         let store = |value: TokenStream| write(instruction, value);
@@ -106,35 +125,18 @@ impl Stub<'_> {
                 let shares = self.shares(h, &quote!(value), cx);
                 quote!(if let Some(value) = #taken { #store #owned #shares })
             }
-            Operation::Null { cleared: true } => store(quote!(0)),
-            Operation::Resident { owner, .. } => store(self.resident(owner, cx)),
+            Operation::Null { cleared: true } => unless_left(store(quote!(0)), cx),
+            Operation::Resident { owner, .. } => unless_left(store(self.resident(owner, cx)), cx),
             // The pointer is the application's; the structs behind it have what the library wrote.
             Operation::Chain(chain) => {
                 let (value, shape) = (read(instruction), shape(chain));
                 quote!(if reply.word() == 0 { reply.chain(#value as usize, #shape); })
             }
-            Operation::Text { keeping, .. } => {
-                let given = store(self.given_text(keeping, cx));
-                if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }
-            }
-            Operation::Bytes(b) if b.cursor => {
-                let (value, room) = (read(instruction), super::state::room(instruction));
-                let moved = store(quote!(reply.cursor(#value as u64, #room)));
-                let out = matches!(b.mode, Mode::Copy { output: true, .. }).then(|| quote!(reply.out();));
-                quote!({ #moved #out })
-            }
-            Operation::Bytes(b) => {
-                let given = store(self.given_data(&b.keeping, cx));
-                match b.mode {
-                    _ if !cx.both => given,
-                    Mode::Copy { output: true, .. } => {
-                        quote!({ let given = reply.word() != 0; reply.out(); if given { #given } })
-                    }
-                    _ => quote!(if reply.word() != 0 { #given }),
-                }
-            }
+            Operation::Text { keeping, .. } => unless_left(store(self.given_text(keeping, cx)), cx),
+            Operation::Bytes(b) => self.reply_bytes(instruction, b, cx),
             Operation::Elements(e) if cx.both => self.reply_array(instruction, e, cx),
-            Operation::Elements(e) => store(self.given(instruction, e, cx)),
+            Operation::Elements(e) => unless_left(store(self.given(instruction, e, cx)), cx),
+            Operation::Scalar if cx.own => self.reply_changed(instruction, &[]),
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
                 store(quote!(reply.word()))
             }
@@ -146,9 +148,10 @@ impl Stub<'_> {
             Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
-                let (saved, restored) = self.saved(fields, cx);
+                let (rooms, changed) = (self.rooms(fields, cx), self.reply_changed(instruction, fields));
                 let fields = fields.iter().map(|f| self.reply_value(f, cx));
-                quote!({ #prelude #saved reply.raw(#address as *mut u8, #size); #restored #(#fields)* })
+                let bytes = if cx.own { changed } else { quote!(reply.raw(#address as *mut u8, #size);) };
+                quote!({ #prelude #rooms #bytes #(#fields)* })
             }
             Operation::Choice { site, condition, then, otherwise } => {
                 let condition = decided(*site, condition, cx);
@@ -158,6 +161,17 @@ impl Stub<'_> {
             }
             _ => quote!(),
         }
+    }
+
+    /// The bytes of a value that the library has changed, except for those of its members.
+    fn reply_changed(&self, instruction: &Instruction, members: &[Instruction]) -> TokenStream {
+        let ((_, address), size) = (struct_address(instruction), instruction.ty.size());
+        let base = match instruction.at {
+            ValueLocation::Element { offset, .. } => offset,
+            _ => 0,
+        };
+        let (apart, size) = (apart(members, base, size), types::size(size));
+        quote!(reply.changed(#address as *mut u8, #size, #apart);)
     }
 
     /// An expression for the returned value.
@@ -240,4 +254,9 @@ impl Stub<'_> {
             _ => types::from_word(quote!(reply.word()), ty),
         }
     }
+}
+
+/// Takes a pointer out of the reply, unless the library has left the application's alone.
+fn unless_left(given: TokenStream, cx: Context) -> TokenStream {
+    if cx.own { quote!(if reply.word() != 0 { #given }) } else { given }
 }

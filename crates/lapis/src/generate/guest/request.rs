@@ -3,7 +3,7 @@
 use super::{Code, Stub};
 use crate::generate::chains::shape;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address};
+use crate::generate::marshal::{self, element_loop, keep, read, remember_end, struct_address};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -60,11 +60,13 @@ impl Stub<'_> {
             }
             Operation::Zerocopy { bytes } => {
                 let value = value();
-                let sane = bytes.as_ref().map(|e| {
-                    let (bytes, fail) = (cx.exact(e), self.fail(self.code(Code::Failure)));
-                    quote!(if support::count(#bytes, 1).is_none() { return #fail })
-                });
-                quote!(#sane call.zerocopy(#value as usize as *const u8);)
+                let fail = self.fail(self.code(Code::Failure));
+                let bytes = bytes.as_ref().map_or(quote!(1i128), |e| cx.exact(e));
+                quote!({
+                    let Some(bytes) = support::count(#bytes, 1) else { return #fail };
+                    call.names(#value as usize as *const u8, bytes);
+                    call.zerocopy(#value as usize as *const u8);
+                })
             }
             Operation::Unmap => {
                 let value = value();
@@ -132,12 +134,30 @@ impl Stub<'_> {
         let (name, _) = keep(bytes.extent.site, instruction, cx);
         let p = quote!(#pointer as usize as *mut u8);
         let n = quote!(#name as usize * #stride);
+        let (rows, written) = (marshal::rows(bytes, cx), bytes.written);
         let put = match &bytes.mode {
-            Mode::Copy { input: true, output: true } => quote!(call.buffer_inout(#p, #n);),
-            Mode::Copy { input: false, output: true } => quote!(call.buffer_out(#p, #n);),
-            Mode::Copy { .. } => quote!(call.buffer_in(#p, #n);),
-            Mode::Until { input, output, .. } => quote!(call.buffer_until(#p, #n, #input, #output);),
-            Mode::Shadow { input, .. } => quote!(call.shadow(#p, #n, #input, true);),
+            Mode::Copy { input, output: true } => match (rows, input, written) {
+                (Some(rows), ..) => quote!(call.rows_out(#p, #n, #input, #written, #rows);),
+                (None, false, true) => quote!(call.buffer_out(#p, #n);),
+                (None, true, true) => quote!(call.buffer_rewritten(#p, #n);),
+                (None, _, false) => quote!(call.buffer_inout(#p, #n);),
+            },
+            Mode::Copy { .. } => match rows {
+                Some(rows) => quote!(call.rows_in(#p, #n, #rows);),
+                None if bytes.history > 0 => {
+                    let history = types::size(bytes.history);
+                    quote!(call.buffer_behind(#p, #n, #history);)
+                }
+                None => quote!(call.buffer_in(#p, #n);),
+            },
+            Mode::Until { input, output, .. } => match rows {
+                Some(rows) => quote!(call.rows_until(#p, #n, #input, #output, #written, #rows);),
+                None => quote!(call.buffer_until(#p, #n, #input, #output, #written);),
+            },
+            Mode::Shadow { input, coupled } => {
+                let copied_back = coupled.is_none();
+                quote!(call.shadow(#p, #n, #input, #copied_back);)
+            }
             Mode::Bound { .. } => {
                 let name = super::memory::bound_name(instruction);
                 quote!(#name = call.bound(#p, #n);)
@@ -166,13 +186,19 @@ impl Stub<'_> {
         let put = quote!(call.array(#pointer as usize as *const u8, #name as usize));
         if !elements.input {
             let minted: TokenStream = elements.element.iter().map(|i| self.request_minted(i)).collect();
-            if minted.is_empty() {
+            let content = elements.shows_content().then(|| {
+                let stride = types::size(elements.extent.stride);
+                let elements = quote!((#pointer as usize..).step_by(#stride).take(#name as usize));
+                quote!(for element in #elements { call.raw(element as *const u8, #stride); })
+            });
+            if minted.is_empty() && content.is_none() {
                 let request = remember_end(cx, quote!(#put;));
                 return quote!(#count #request);
             }
             let body =
                 element_loop(instruction.at, quote!(#pointer as usize), quote!(#name), elements.extent.stride, minted);
-            return quote!(#count if #put { #body });
+            let request = remember_end(cx, quote!(if #put { #content #body }));
+            return quote!(#count #request);
         }
         let inner = elements.element.iter().map(|i| self.request(i, cx.inside(elements)));
         let body = element_loop(

@@ -21,20 +21,21 @@ impl Stub<'_> {
             let [offset, width, required, total] =
                 [sized.offset, sized.width, sized.required, sized.total].map(types::size);
             let words = types::size(sized.total.div_ceil(8));
-            let (a, own, copy, size) =
-                (types::argument(*i), format_ident!("own{}", i), format_ident!("copy{}", i), format_ident!("size{}", i));
+            let a = types::argument(*i);
+            let [own, copy, size, before] = ["own", "copy", "size", "before"].map(|name| format_ident!("{}{}", name, i));
             quote! {
                 let #own = #a;
                 let mut #copy = [0u64; #words];
                 let #copy = #copy.as_mut_ptr() as usize;
                 let Some(#size) = support::whole(#own, #offset, #width, #required, #total, #copy) else { return #refused };
+                let #before = *(#copy as *const [u64; #words]);
                 let #a = if #own == 0 { 0 } else { #copy };
             }
         });
         let back = structs.iter().filter(|(_, _, output)| *output).map(|(i, sized, _)| {
             let [offset, width, total] = [sized.offset, sized.width, sized.total].map(types::size);
-            let (own, copy, size) = (format_ident!("own{}", i), format_ident!("copy{}", i), format_ident!("size{}", i));
-            quote!(support::part(#copy, #own, #offset, #width, std::cmp::min(#size, #total));)
+            let [own, copy, size, before] = ["own", "copy", "size", "before"].map(|name| format_ident!("{}{}", name, i));
+            quote!(support::part(#copy, #before.as_ptr() as usize, #own, #offset, #width, std::cmp::min(#size, #total));)
         });
         quote! {
             #(#copies)*

@@ -2,7 +2,7 @@
 
 use super::{Code, Stub};
 use crate::generate::expression::Context;
-use crate::generate::marshal::{read, write};
+use crate::generate::marshal::{apart, read};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::StateStruct;
@@ -15,13 +15,13 @@ impl Stub<'_> {
         let Some((state, members)) = elements.state() else { return quote!() };
         let (pointer, cx) = (read(instruction), cx.inside(elements));
         let [size, key] = [state.size, state.key].map(types::size);
-        let makes = elements.makes;
+        let (makes, copies) = (elements.makes, state.copies);
         let refused = self.fail(self.code(Code::Failure));
         let visible = runs(state).map(|(offset, length)| quote!(call.raw((e0 + #offset) as *const u8, #length);));
         let members = members.iter().map(|member| self.request(member, cx));
         quote!({
             let (e0, i0) = (#pointer as usize, 0usize);
-            if !call.state(e0, #size, #key, #makes) {
+            if !call.state(e0, #size, #key, #makes, #copies) {
                 return #refused;
             }
             #(#visible)*
@@ -34,37 +34,40 @@ impl Stub<'_> {
         let Some((state, members)) = elements.state() else { return quote!() };
         let (pointer, cx) = (read(instruction), cx.inside(elements));
         let [size, key] = [state.size, state.key].map(types::size);
-        let visible = runs(state).map(|(offset, length)| quote!(reply.raw((e0 + #offset) as *mut u8, #length);));
-        let (saved, restored) = self.saved(members, cx);
+        let visible = state.visible.iter().map(|(begin, length)| {
+            let apart = apart(members, *begin, *length);
+            let (begin, length) = (types::size(*begin), types::size(*length));
+            quote!(reply.changed((e0 + #begin) as *mut u8, #length, #apart);)
+        });
+        let shown = state.shown.iter().map(|(offset, length)| {
+            let (offset, length) = (types::size(*offset), types::size(*length));
+            quote!(reply.raw((e0 + #offset) as *mut u8, #length);)
+        });
+        let rooms = self.rooms(members, cx);
         let members = members.iter().map(|member| self.reply_value(member, cx));
         quote!({
             let (e0, i0) = (#pointer as usize, 0usize);
             reply.state(e0, #size, #key);
-            #saved
+            #rooms
             #(#visible)*
-            #restored
+            #(#shown)*
             #(#members)*
         })
     }
 
-    /// Around bytes of a struct that the reply overwrites: the application's own pointers stay where no translated value
-    /// arrives. The room of cursors is counted by members that are overwritten, too.
-    pub(super) fn saved(&self, members: &[Instruction], cx: Context) -> (TokenStream, TokenStream) {
-        let mut saved = TokenStream::new();
-        let mut restored = TokenStream::new();
-        for (i, member) in members.iter().enumerate() {
-            let (name, value) = (format_ident!("saved{}", i), read(member));
-            saved.extend(quote!(let #name = #value;));
-            restored.extend(write(member, quote!(#name)));
+    /// The room of cursors, which is counted by members that the reply overwrites.
+    pub(super) fn rooms(&self, members: &[Instruction], cx: Context) -> TokenStream {
+        let mut rooms = TokenStream::new();
+        for member in members {
             if let (Operation::Bytes(bytes), Some(room)) = (&member.operation, room(member))
                 && bytes.cursor
                 && let crate::model::Count::Elements(count) = &bytes.extent.count
             {
                 let (count, stride) = (cx.exact(count), types::size(bytes.extent.stride));
-                saved.extend(quote!(let #room = support::count(#count, #stride).unwrap_or(0) * #stride;));
+                rooms.extend(quote!(let #room = support::count(#count, #stride).unwrap_or(0) * #stride;));
             }
         }
-        (saved, restored)
+        rooms
     }
 }
 

@@ -1,10 +1,11 @@
 //! Tables of functions that the guest library fills with its own stubs.
 
 use super::{Stub, stub_name};
+use crate::generate::expression::Context;
 use crate::generate::marshal::role;
 use crate::generate::types;
 use crate::lower::HandleUse;
-use crate::model::{Model, Table, TableSource};
+use crate::model::{Model, Side, Table, TableSource};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
@@ -22,7 +23,7 @@ pub fn table(model: &Model, table: &Table) -> TokenStream {
         })
         .collect();
     if let Some(source) = &table.source {
-        return followed(table, source, &filled);
+        return followed(model, table, source, &filled);
     }
     quote! {
         fn #function() -> usize {
@@ -37,17 +38,37 @@ pub fn table(model: &Model, table: &Table) -> TokenStream {
 }
 
 /// A table that follows the vendor's: its functions are there once the specification's are, its numbers come with replies.
-fn followed(table: &Table, source: &TableSource, filled: &[TokenStream]) -> TokenStream {
+fn followed(model: &Model, table: &Table, source: &TableSource, filled: &[TokenStream]) -> TokenStream {
     let (function, name) = (format_ident!("table_{}", table.name), format_ident!("vendor_table_{}", table.name));
-    let words = types::size(table.size.div_ceil(8));
+    let described_words = table.size.div_ceil(8);
+    let words = types::size(described_words + source.longer);
+    let (later, fill_later) = later(model, table, described_words, source.longer);
     let (slots, values) = described(table, source);
     quote! {
         static #name: aviary_guest::VendorTable<#words> =
             aviary_guest::VendorTable::new(&[#slots], &[#values]);
+        #later
         fn #function() -> usize {
-            #name.address(|table| { #(#filled)* })
+            #name.address(|table| { #(#filled)* #fill_later })
         }
     }
+}
+
+/// The function in the slots behind the header's, and what enters it: a program of a later header finds one that says that it is not
+/// virtualized.
+fn later(model: &Model, table: &Table, words: usize, slots: usize) -> (TokenStream, TokenStream) {
+    let status = model.statuses.iter().find(|status| !status.given);
+    let Some(status) = status.filter(|_| slots > 0) else { return (quote!(), quote!()) };
+    let function = format_ident!("later_in_{}", table.name);
+    let (name, first) = (&table.name, types::size(words));
+    let unsupported = Context::new(model, Side::Guest).exact(&status.unsupported);
+    let body = quote! {
+        unsafe extern "C" fn #function() -> usize {
+            API.later(#name);
+            (#unsupported) as usize
+        }
+    };
+    (body, quote!(table[#first..].fill(#function as *const () as usize);))
 }
 
 /// Places of functions, and places, widths and largest values of numbers.

@@ -1,12 +1,12 @@
 //! Effects of a successful call on the server: handles, object log, metadata.
 
 use super::Handler;
-use crate::coverage::blocker;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{Expr, Model, RecordOwner, Referring, StateFunctions};
+use crate::tools::coverage::blocker;
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 

@@ -5,17 +5,14 @@ use super::request::element_address;
 use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{
-    bind_distance, decided, element_loop, given_count, read, read_passed, recall, recall_end, role, struct_address,
+    apart, bind_distance, decided, element_loop, given_count, passed_distance, read, read_passed, recall, recall_end,
+    role, struct_address,
 };
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-
-/// Outputs up to this many bytes travel with the application's present content
-/// and are copied back even when the call failed (docs/lapis.md, section 3).
-const SMALL_OUTPUT: usize = 256;
 
 impl Handler<'_> {
     /// The data that goes into the reply for one argument.
@@ -56,15 +53,13 @@ impl Handler<'_> {
             }
             Mode::Copy { output: true, .. } => {
                 let valid = self.valid_bytes(bytes, cx);
-                // A large output of a failed call may hold anything: the application keeps its own.
-                let counts = match instruction.at {
-                    ValueLocation::Argument(i) => {
-                        let (n, small) = (format_ident!("n{}", i), types::size(SMALL_OUTPUT));
-                        quote!(ok || #n <= #small)
+                match bytes.answer {
+                    true => {
+                        let written = read(instruction);
+                        quote!(call.reply_answer(#written as u64, #valid)?;)
                     }
-                    _ => quote!(ok),
-                };
-                quote!(call.reply_out(if #counts { Some(#valid) } else { None });)
+                    false => quote!(call.reply_out(#valid);),
+                }
             }
             _ => quote!(),
         }
@@ -125,6 +120,27 @@ impl Handler<'_> {
         quote!(if call.reply_pointer(#passed, #value, #output)? { #given } else { #kept })
     }
 
+    /// In the application's memory a pointer that the library has left alone stays as it is; otherwise what it is now.
+    fn reply_own(&self, instruction: &Instruction, given: TokenStream, cx: Context) -> TokenStream {
+        if !cx.own {
+            return given;
+        }
+        let (passed, value) = (read_passed(instruction), read(instruction));
+        quote!(if call.reply_set(#passed, #value) { #given })
+    }
+
+    /// The bytes of a value that the library has changed, except for those of its members.
+    fn reply_changed(&self, instruction: &Instruction, members: &[Instruction]) -> TokenStream {
+        let ((_, address), passed) = (struct_address(instruction), passed_distance(instruction));
+        let size = instruction.ty.size();
+        let base = match instruction.at {
+            ValueLocation::Element { offset, .. } => offset,
+            _ => 0,
+        };
+        let (apart, size) = (apart(members, base, size), types::size(size));
+        quote!(call.reply_changed(#address as *const u8, (#address + #passed) as *const u8, #size, #apart);)
+    }
+
     /// An array inside an element that travels both ways.
     fn reply_array(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
         let (count, end) = (recall(elements.extent.site), recall_end());
@@ -155,16 +171,18 @@ impl Handler<'_> {
         })
     }
 
-    /// How many bytes of an output are meaningful.
+    /// How many bytes of an output are meaningful, if any. What the library promises to write may hold anything when the
+    /// call failed: the application keeps its own. Of other outputs the guest takes what has changed.
     fn valid_bytes(&self, bytes: &Bytes, cx: Context) -> TokenStream {
         let stride = types::size(bytes.extent.stride);
-        match &bytes.returned {
+        let valid = match &bytes.returned {
             Some(e) => {
                 let value = cx.exact(e);
                 quote!(support::returned(#value, usize::MAX / #stride) * #stride)
             }
             None => quote!(usize::MAX),
-        }
+        };
+        if bytes.written { quote!(if ok { Some(#valid) } else { None }) } else { quote!(Some(#valid)) }
     }
 
     /// Puts an output element's own value into the reply.
@@ -178,7 +196,11 @@ impl Handler<'_> {
                     if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
                 })
             }
-            Operation::Resident { bytes, owner } => self.reply_resident(read(instruction), bytes, owner, cx),
+            Operation::Resident { bytes, owner } => {
+                let resident = self.reply_resident(read(instruction), bytes, owner, cx);
+                self.reply_own(instruction, resident, cx)
+            }
+            Operation::Null { cleared: true } => self.reply_own(instruction, quote!(), cx),
             Operation::Chain(chain) => {
                 let (passed, shape) = (read_passed(instruction), shape(chain));
                 self.reply_pointer(instruction, false, quote!(call.reply_chain(#passed as usize, #shape);), quote!())
@@ -187,13 +209,21 @@ impl Handler<'_> {
                 let value = read(instruction);
                 let freed = self.reply_freed(keeping, value.clone());
                 let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char); #freed);
-                if cx.both { self.reply_pointer(instruction, *output, quote!(), given) } else { given }
+                if cx.both {
+                    self.reply_pointer(instruction, *output, quote!(), given)
+                } else {
+                    self.reply_own(instruction, given, cx)
+                }
             }
             Operation::Bytes(b) if b.cursor => {
                 let (passed, value) = (read_passed(instruction), read(instruction));
                 let out = matches!(b.mode, Mode::Copy { output: true, .. });
                 let out = out.then(|| quote!(call.reply_out(Some(moved));));
-                quote!({ let moved = call.reply_cursor(#passed, #value)?; #out })
+                let kept = (b.history > 0).then(|| {
+                    let (history, most) = (super::state::history_name(instruction), types::size(b.history));
+                    quote!(call.keep_history(#history, #most, #passed, moved);)
+                });
+                quote!({ let moved = call.reply_cursor(#passed, #value)?; #out #kept })
             }
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
@@ -201,10 +231,10 @@ impl Handler<'_> {
                 let freed = self.reply_freed(&b.keeping, value.clone());
                 let given = quote!(call.reply_owned(#value as usize as *const u8, #count * #stride); #freed);
                 match b.mode {
-                    _ if !cx.both => given,
+                    _ if !cx.both => self.reply_own(instruction, given, cx),
                     Mode::Copy { output: true, .. } => {
                         let valid = self.valid_bytes(b, cx);
-                        let kept = quote!(call.reply_out(if ok { Some(#valid) } else { None }););
+                        let kept = quote!(call.reply_out(#valid););
                         self.reply_pointer(instruction, true, kept, quote!(call.reply_out(None); #given))
                     }
                     // Of a state the library may set pointers to memory of its own, which it is handed again later.
@@ -215,7 +245,8 @@ impl Handler<'_> {
                 }
             }
             Operation::Elements(e) if cx.both => self.reply_array(instruction, e, cx),
-            Operation::Elements(e) => self.reply_given(instruction, e, cx),
+            Operation::Elements(e) => self.reply_own(instruction, self.reply_given(instruction, e, cx), cx),
+            Operation::Scalar if cx.own => self.reply_changed(instruction, &[]),
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
                 let value = read(instruction);
                 quote!(call.reply_word(#value);)
@@ -224,6 +255,11 @@ impl Handler<'_> {
                 let (_, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 quote!(call.reply_raw(#address as *const u8, #size);)
+            }
+            Operation::Struct { fields, .. } if cx.own => {
+                let changed = self.reply_changed(instruction, fields);
+                let values = fields.iter().map(|f| self.reply_value(f, cx));
+                quote!({ #changed #(#values)* })
             }
             Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
@@ -318,16 +354,12 @@ impl Handler<'_> {
             }
             Operation::Resident { bytes, owner } => self.reply_resident(quote!(ret), bytes, owner, cx),
             Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {
-                let bytes = cx.exact(bytes);
-                let reply = if at.is_some() { quote!(reply_mapped_elsewhere) } else { quote!(reply_mapped) };
+                let (bytes, elsewhere) = (cx.exact(bytes), at.is_some());
                 let until = until.as_ref().map_or(quote!(None), |(token, poll)| {
                     let (token, poll) = (cx.exact(token), self.poll(*poll));
                     quote!(if ok && ret != 0 { Some(((#token) as u64, #poll)) } else { None })
                 });
-                quote!({
-                    let until = #until;
-                    call.#reply(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
-                })
+                result_mapped(&bytes, elsewhere, &until)
             }
             Operation::Table(t) if self.model.tables[*t].source.is_some() => {
                 let table = super::tables::name(&self.model.tables[*t]);
@@ -353,4 +385,12 @@ impl Handler<'_> {
 fn unwritten(ty: &Type) -> TokenStream {
     let bits = types::bits(ty);
     quote!((support::UNWRITTEN as #bits as u64))
+}
+
+fn result_mapped(bytes: &TokenStream, elsewhere: bool, until: &TokenStream) -> TokenStream {
+    let reply = if elsewhere { quote!(reply_mapped_elsewhere) } else { quote!(reply_mapped) };
+    quote!({
+        let until = #until;
+        call.#reply(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
+    })
 }

@@ -3,7 +3,7 @@
 use super::Handler;
 use crate::generate::chains::shape;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address, write};
+use crate::generate::marshal::{self, element_loop, keep, read, remember_end, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -227,7 +227,14 @@ impl Handler<'_> {
         let n = quote!(#name as usize * #stride);
         let get = match &bytes.mode {
             Mode::Copy { input: true, output: true } => quote!(call.buffer_inout(Some(#n))?),
+            Mode::Copy { input: false, output: true } if bytes.answer => quote!(call.buffer_answer(Some(#n))?),
             Mode::Copy { input: false, output: true } => quote!(call.buffer_out(Some(#n))?),
+            Mode::Copy { .. } if bytes.history > 0 => {
+                // The application's own pointer, before the server's takes its place.
+                let (history, most) = (super::state::history_name(instruction), types::size(bytes.history));
+                let pointer = read(instruction);
+                quote!(call.buffer_behind(#history, #most, #pointer as u64, #n)?)
+            }
             Mode::Copy { .. } => quote!(call.buffer_in(Some(#n), #private)?),
             Mode::Until { input, output, .. } => quote!(call.buffer_until(Some(#n), #input, #output)?),
             Mode::Bound { .. } => quote!(call.shadow(Some(#n), true, true)?),
@@ -247,6 +254,9 @@ impl Handler<'_> {
                 quote!(Buffer { ptr: call.state_scratch(#member, #address as u64, #n, #resource)?, len: #n })
             }
         };
+        let output = matches!(bytes.mode, Mode::Copy { output: true, .. });
+        let rows = marshal::rows(bytes, cx).filter(|_| output && !bytes.extent.site.carried);
+        let rows = rows.map(|rows| quote!(call.output_rows(#rows);));
         let align = types::size(bytes.align);
         let aligned = (bytes.align > 1).then(|| quote!(buffer = call.aligned(buffer, #align)?;));
         let cursor = bytes.cursor.then(|| quote!(call.cursor(buffer.ptr, buffer.len)?;));
@@ -271,6 +281,7 @@ impl Handler<'_> {
             {
                 let mut buffer = #get;
                 let present = !buffer.ptr.is_null();
+                #rows
                 #terminated
                 #force
                 #aligned
@@ -291,13 +302,13 @@ impl Handler<'_> {
         let stride = types::size(elements.extent.stride);
         let forced = self.forced(&elements.extent, cx).unwrap_or(quote!(false));
         let unwritten = self.mark_unwritten(instruction, elements);
+        let copy = elements.kept_twice().then(
+            || quote!(std::ptr::copy_nonoverlapping(memory as *const u8, (memory + room) as *mut u8, count * #stride);),
+        );
         let fill = if elements.input {
             let inner = elements.element.iter().map(|i| self.request(i, cx.inside(elements)));
             let body =
                 element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, quote!(#(#inner)*));
-            let copy = elements.kept_twice().then(|| {
-                quote!(std::ptr::copy_nonoverlapping(memory as *const u8, (memory + room) as *mut u8, count * #stride);)
-            });
             quote!(if present { #body #copy })
         } else {
             let minted: TokenStream =
@@ -305,7 +316,11 @@ impl Handler<'_> {
             let minted = (!minted.is_empty())
                 .then(|| element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, minted));
             let minted = minted.map(|body| quote!(if present { #body }));
-            quote!(#unwritten #minted)
+            let content = elements.shows_content().then(|| {
+                let raw = quote!(std::ptr::copy_nonoverlapping(call.raw(#stride)?, element as *mut u8, #stride););
+                quote!(if present { for element in (memory..).step_by(#stride).take(count) { #raw } })
+            });
+            quote!(#content #unwritten #minted #copy)
         };
         let store = self.store(instruction, quote!(memory as u64));
         let note = self.note(instruction.at, quote!(count * #stride), quote!(present));
@@ -339,7 +354,7 @@ impl Handler<'_> {
         }
     }
 
-    /// Marks output handles, so that the reply can tell what the vendor wrote.
+    /// Marks output handles and pointers, so that the reply can tell what the vendor wrote.
     pub(super) fn mark_unwritten(&self, instruction: &Instruction, elements: &Elements) -> TokenStream {
         let stride = elements.extent.stride;
         let marks: TokenStream = elements.element.iter().map(mark).collect();
@@ -381,10 +396,15 @@ fn check_size(sized: Sized, address: &TokenStream) -> TokenStream {
 
 fn mark(instruction: &Instruction) -> TokenStream {
     match &instruction.operation {
-        Operation::Handle(_) => write(instruction, quote!(support::UNWRITTEN)),
+        Operation::Handle(_)
+        | Operation::Text { .. }
+        | Operation::Bytes(_)
+        | Operation::Elements(_)
+        | Operation::Null { .. }
+        | Operation::Resident { .. } => write(instruction, quote!(support::UNWRITTEN)),
         Operation::Struct { fields, .. } => fields.iter().map(mark).collect(),
         Operation::Choice { then, otherwise, .. } => {
-            // Whichever way the element goes, only handles care.
+            // Whichever way the element goes, only handles and pointers care.
             then.iter().chain(otherwise).map(mark).collect()
         }
         _ => quote!(),

@@ -1,0 +1,195 @@
+/* Sessions of models whose weights are in files, which the guest has sent (external.h), and models that are saved for it.
+ *
+ * A hostile guest can send any bytes as such content: all lengths are checked against what has arrived. */
+#include <aviary/server.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "external.h"
+
+/* Files as the library takes them. */
+struct files {
+    const char **names;
+    char **contents;
+    size_t *bytes;
+    size_t count;
+};
+
+static void free_files(struct files *files) {
+    free(files->names);
+    free(files->contents);
+    free(files->bytes);
+}
+
+/* Takes the next file; 0 if there is none, or not all of it. */
+static int take_file(const uint8_t **at, const uint8_t *end, struct external_file *head) {
+    if ((size_t)(end - *at) < sizeof *head)
+        return 0;
+    memcpy(head, *at, sizeof *head);
+    *at += sizeof *head;
+    const uint64_t left = (uint64_t)(end - *at), bytes = head->bytes == NO_FILE ? 0 : head->bytes;
+    return head->name_bytes > 0 && head->name_bytes <= left && bytes <= left - head->name_bytes && (*at)[head->name_bytes - 1] == 0;
+}
+
+static OrtStatus *refuse(const OrtApi *api, OrtErrorCode code, const char *format, const char *what) {
+    char text[8448];
+    snprintf(text, sizeof text, format, what);
+    return api->CreateStatus(code, text);
+}
+
+/* Finds the files in the content. */
+static OrtStatus *find_files(const OrtApi *api, const uint8_t *content, size_t bytes, struct files *files) {
+    const uint8_t *at = content + sizeof(struct external_content), *end = content + bytes;
+    struct external_file head;
+    if (bytes < sizeof(struct external_content))
+        return refuse(api, ORT_INVALID_ARGUMENT, "%s", "files of the model did not arrive");
+    /* No file has fewer bytes than its head. */
+    const size_t most = bytes / sizeof head;
+    files->names = calloc(most, sizeof *files->names);
+    files->contents = calloc(most, sizeof *files->contents);
+    files->bytes = calloc(most, sizeof *files->bytes);
+    if (!files->names || !files->contents || !files->bytes)
+        return refuse(api, ORT_FAIL, "%s", "no memory for the names of the model's files");
+    while (at < end) {
+        if (!take_file(&at, end, &head))
+            return refuse(api, ORT_INVALID_ARGUMENT, "%s", "files of the model did not arrive");
+        if (head.bytes == NO_FILE)
+            return refuse(api, ORT_FAIL, "External data path does not exist: \"%.8192s\"", (const char *)at);
+        files->names[files->count] = (const char *)at;
+        files->contents[files->count] = (char *)(uintptr_t)(at + head.name_bytes);
+        files->bytes[files->count++] = head.bytes;
+        at += head.name_bytes + head.bytes;
+    }
+    return NULL;
+}
+
+/* Optimized models that the guest has not taken yet. A guest that takes none has as many as there is room for. */
+enum { MOST_SAVED = 16 };
+static struct saved {
+    const OrtSession *session;
+    int file;
+} saved[MOST_SAVED];
+static pthread_mutex_t saved_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct saved *saved_of(const OrtSession *session) {
+    for (size_t n = 0; n < MOST_SAVED; n++)
+        if (saved[n].session == session)
+            return &saved[n];
+    return NULL;
+}
+
+/* Keeps the file for the guest; 0 if there is no room. */
+static int keep_saved(const OrtSession *session, int file) {
+    pthread_mutex_lock(&saved_lock);
+    /* A session that has ended, and whose model was not taken, may have had this address. */
+    struct saved *place = saved_of(session);
+    if (place)
+        close(place->file);
+    else
+        place = saved_of(NULL);
+    if (place)
+        *place = (struct saved){session, file};
+    pthread_mutex_unlock(&saved_lock);
+    return place != NULL;
+}
+
+static OrtStatus *saved_model(const OrtSession *session, uint8_t *to, size_t room, size_t *size) {
+    ssize_t got = 0;
+    pthread_mutex_lock(&saved_lock);
+    struct saved *place = session ? saved_of(session) : NULL;
+    if (place) {
+        got = read(place->file, to, room);
+        if (got <= 0) {
+            close(place->file);
+            *place = (struct saved){0};
+        }
+    }
+    pthread_mutex_unlock(&saved_lock);
+    *size = got > 0 ? (size_t)got : 0;
+    if (place && got >= 0)
+        return NULL;
+    return refuse(vendor_api(), ORT_FAIL, "%s", "the optimized model is not there");
+}
+
+void *saved_model_function(void) {
+    return (void *)(uintptr_t)saved_model;
+}
+
+/* What a session is made of beside its model. */
+struct extras {
+    struct files files;
+    /* The session's own options; NULL: the application's. */
+    OrtSessionOptions *options;
+    /* Where the optimized model goes, -1: nowhere. */
+    int file;
+    char path[32];
+};
+
+static OrtStatus *add_files(const OrtApi *api, struct extras *extras, const void *external, size_t bytes) {
+    OrtStatus *status = find_files(api, external, bytes, &extras->files);
+    if (status)
+        return status;
+    if (!api->AddExternalInitializersFromFilesInMemory)
+        return refuse(api, ORT_NOT_IMPLEMENTED, "%s", "the library is too old for files of a model that come from elsewhere (1.18)");
+    return api->AddExternalInitializersFromFilesInMemory(extras->options, extras->files.names, extras->files.contents, extras->files.bytes,
+                                                         extras->files.count);
+}
+
+static OrtStatus *add_path(const OrtApi *api, struct extras *extras) {
+    strcpy(extras->path, "/tmp/aviary-optimized-XXXXXX");
+    extras->file = mkostemp(extras->path, O_CLOEXEC);
+    if (extras->file < 0)
+        return refuse(api, ORT_FAIL, "the optimized model cannot be saved: %s", strerror(errno));
+    return api->SetOptimizedModelFilePath(extras->options, extras->path);
+}
+
+static OrtStatus *prepare(const OrtApi *api, const OrtSessionOptions *options, struct extras *extras, const void *external,
+                          size_t external_bytes, uint32_t saves) {
+    OrtStatus *status = options ? api->CloneSessionOptions(options, &extras->options) : api->CreateSessionOptions(&extras->options);
+    if (!status && external_bytes > 0)
+        status = add_files(api, extras, external, external_bytes);
+    if (!status && saves)
+        status = add_path(api, extras);
+    return status;
+}
+
+/* Ends what is not needed once the session is made, or was not made. */
+static OrtStatus *finish(const OrtApi *api, struct extras *extras, OrtStatus *status, OrtSession **out) {
+    if (extras->file >= 0) {
+        unlink(extras->path);
+        if (status || !keep_saved(*out, extras->file)) {
+            close(extras->file);
+            if (!status) {
+                api->ReleaseSession(*out);
+                *out = NULL;
+                status = refuse(api, ORT_FAIL, "%s", "too many optimized models that nobody has taken");
+            }
+        }
+    }
+    if (extras->options)
+        api->ReleaseSessionOptions(extras->options);
+    free_files(&extras->files);
+    return status;
+}
+
+static OrtStatus *create_session(const OrtEnv *env, const void *model, size_t model_bytes, const OrtSessionOptions *options,
+                                 OrtSession **out, const void *external, size_t external_bytes, uint32_t saves) {
+    const OrtApi *api = vendor_api();
+    struct extras extras = {.file = -1};
+    if (external_bytes == 0 && !saves)
+        return api->CreateSessionFromArray(env, model, model_bytes, options, out);
+    OrtStatus *status = prepare(api, options, &extras, external, external_bytes, saves);
+    if (!status)
+        status = api->CreateSessionFromArray(env, model, model_bytes, extras.options, out);
+    return finish(api, &extras, status, out);
+}
+
+void *create_session_function(void) {
+    return (void *)(uintptr_t)create_session;
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Writes a model whose weights are in other files: FOLDER/model.onnx, FOLDER/weights/w.bin, FOLDER/b.bin.
+
+It computes out = in + w + b + c: COUNT floats, of which w and b are in files (w behind 4,096 bytes of zeros), and c is a number in
+the model.
+"""
+import array
+import os
+import sys
+
+
+def number(value: int) -> bytes:
+    """A varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(place: int, value) -> bytes:
+    """A member of a message: a number, or bytes."""
+    if isinstance(value, int):
+        return number(place << 3) + number(value)
+    value = value.encode() if isinstance(value, str) else value
+    return number(place << 3 | 2) + number(len(value)) + value
+
+
+def entry(key: str, value: str) -> bytes:
+    return field(13, field(1, key) + field(2, value))
+
+
+def tensor(name: str, count: int, data: bytes) -> bytes:
+    return field(1, count) + field(2, 1) + data + field(8, name)
+
+
+def external(name: str, count: int, location: str, offset: int) -> bytes:
+    places = entry("location", location) + entry("offset", str(offset)) + entry("length", str(4 * count))
+    return tensor(name, count, places + field(14, 1))
+
+
+def value(name: str, count: int) -> bytes:
+    shape = field(1, field(1, count))
+    return field(1, name) + field(2, field(1, field(1, 1) + field(2, shape)))
+
+
+def node(kind: str, inputs: list[str], output: str, more: bytes = b"") -> bytes:
+    return b"".join(field(1, name) for name in inputs) + field(2, output) + field(4, kind) + more
+
+
+def floats(count: int, first: float) -> bytes:
+    return array.array("f", (first + place % 1000 for place in range(count))).tobytes()
+
+
+def main() -> None:
+    folder, count = sys.argv[1], int(sys.argv[2])
+    os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
+    with open(os.path.join(folder, "weights", "w.bin"), "wb") as file:
+        file.write(bytes(4096) + floats(count, 0.25))
+    with open(os.path.join(folder, "b.bin"), "wb") as file:
+        file.write(floats(count, 5000.0))
+    constant = field(1, "value") + field(5, tensor("", 1, field(9, floats(1, 7.0)))) + field(20, 4)
+    graph = b"".join([
+        field(1, node("Constant", [], "c", field(5, constant))),
+        field(1, node("Add", ["in", "w"], "s")),
+        field(1, node("Add", ["s", "b"], "t")),
+        field(1, node("Add", ["t", "c"], "out")),
+        field(2, "external"),
+        field(5, external("w", count, "weights/w.bin", 4096)),
+        field(5, external("b", count, "b.bin", 0)),
+        field(11, value("in", count)),
+        field(12, value("out", count)),
+    ])
+    with open(os.path.join(folder, "model.onnx"), "wb") as file:
+        file.write(field(1, 8) + field(7, graph) + field(8, field(2, 17)))
+
+
+main()

@@ -1,0 +1,6 @@
+//! Tests of the simulated card.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod jobs;
+mod sharing;

@@ -1,0 +1,54 @@
+//! Mistakes in the node's configuration file, as `aviary serve` and `aviary reload` report them.
+
+use crate::apis::PolicyChoice;
+use std::{io, path::PathBuf};
+
+/// `path` is the configuration file.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum ConfigError {
+    /// cannot read {path}: {error}
+    Unreadable { path: PathBuf, error: io::Error },
+    /// {path}: {error}
+    Malformed { path: PathBuf, error: Box<toml::de::Error> },
+    /// {path}: {identity} belongs to tenant `{one}` and to tenant `{other}`: remove it from one of them
+    TwoTenants { path: PathBuf, identity: String, one: String, other: String },
+    /// {path}: `{name}` is not a name for a tenant or VM: expected letters, digits, `-`, `_` and `.`
+    BadName { path: PathBuf, name: String },
+    /// {path}: `{name}` is reserved for a local user without a tenant: no tenant, certificate or VM can have this name; to limit that user, make a tenant of another name with the user's id in `users`
+    ReservedName { path: PathBuf, name: String },
+    /// {path}: VM `{vm}`: socket: expected an absolute path
+    RelativeSocket { path: PathBuf, vm: String },
+    /// {path}: VM `{vm}`: mode: {reason}
+    VmMode { path: PathBuf, vm: String, reason: String },
+    /// {path}: VM `{one}` and VM `{other}` have the same socket: give each its own
+    TwoVms { path: PathBuf, one: String, other: String },
+    /// {path}: card {error}
+    Card { path: PathBuf, error: CardError },
+    /// {path}: tenant `{tenant}`: weight = 0: expected at least 1
+    NoWeight { path: PathBuf, tenant: String },
+    /// {path}: tenant `{tenant}` has more than 64 limits on devices, its own and the node's together
+    ManyDeviceLimits { path: PathBuf, tenant: String },
+    /// {path}: tenant `{tenant}`: devices: `{device}` is longer than a device's name, which has at most 64 bytes
+    LongDeviceName { path: PathBuf, tenant: String, device: String },
+    /// {path}: `only_devices` of {owner}: {reason}
+    OnlyDevices { path: PathBuf, owner: String, reason: String },
+    /// tenant `{tenant}`: no API that is built here has a function `{function}`: correct the name
+    NoFunction { tenant: String, function: String },
+    /// device `{device}`: the policy {file} is refused: {error}
+    Policy { device: String, file: PathBuf, error: Box<aviary_policy::PolicyError> },
+    /// device `{device}`: {choice}
+    NoPolicy { device: String, choice: PolicyChoice },
+    /// device `{device}`: a `policy` needs `scheduler = "ebpf"`
+    NeedlessPolicy { device: String },
+}
+
+/// A mistake in a card's settings; the message follows the word "card".
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum CardError {
+    /// `{card}`: socket: expected an absolute path
+    RelativeSocket { card: String },
+    /// `{card}`: mode: {reason}
+    Mode { card: String, reason: String },
+    /// `{card}` has the same socket as `{other}`: give it another one
+    TwoOwners { card: String, other: String },
+}

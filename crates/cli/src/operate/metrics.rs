@@ -1,0 +1,157 @@
+//! `aviary metrics`: a node's counters for a monitoring system, printed once or served by HTTP.
+
+use crate::operate::metrics_http::serve;
+use crate::operate::terminal::end_with_reader;
+use crate::operate::top::{Sample, sample};
+use crate::operate::which_node::WhichNode;
+use anyhow::Context as _;
+use aviary_node::{WAIT_BOUNDS_NS, Waits};
+use aviary_wire::shown;
+use clap::Args;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+
+/// Print a node's counters in the text format of Prometheus, or serve them.
+#[derive(Args)]
+pub struct MetricsCommand {
+    #[command(flatten)]
+    node: WhichNode,
+    /// Serve `GET /metrics` on this address, such as 127.0.0.1:9400, until a signal. There is no access control.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+}
+
+pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
+    let socket = command.node.socket();
+    let Some(address) = command.listen else {
+        let text = metrics_text(&sample(&socket)?);
+        end_with_reader();
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    println!("http://{}/metrics", listener.local_addr()?);
+    serve(&listener, &|| sample(&socket).map(|sample| metrics_text(&sample)))
+}
+
+/// The text format of Prometheus, version 0.0.4.
+fn metrics_text(sample: &Sample) -> String {
+    let mut text = MetricsText::default();
+    text.family("aviary_sessions", "gauge", "Sessions of a tenant.");
+    sample.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
+    for (name, kind, help) in [
+        (
+            "used",
+            "gauge",
+            "Amount of a resource that a tenant holds (continuous resources) or has used (instantaneous ones).",
+        ),
+        ("peak", "gauge", "The most that the tenant held at a time."),
+        ("refused", "counter", "Calls that were refused because of the resource's limit."),
+        ("limit", "gauge", "The tenant's limit; missing: no limit."),
+    ] {
+        // Allocations on a device count on the device, too: in a family of their own, so that sums
+        // are right.
+        for on_device in [false, true] {
+            let (family, where_to) = if on_device { ("device_account", " On one device.") } else { ("account", "") };
+            text.family(&format!("aviary_{family}_{name}"), kind, &format!("{help}{where_to}"));
+            let accounts = sample.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a)));
+            for (tenant, account) in accounts.filter(|(_, account)| account.device.is_some() == on_device) {
+                let value = match name {
+                    "used" => Some(account.used),
+                    "peak" => Some(account.peak),
+                    "refused" => Some(account.refused),
+                    _ => account.limit.filter(|l| *l != u64::MAX),
+                };
+                let mut labels = vec![("tenant", tenant.name.as_str()), ("resource", account.resource.as_str())];
+                labels.extend(account.device.as_deref().map(|device| ("device", device)));
+                value.into_iter().for_each(|value| text.sample(&labels, value));
+            }
+        }
+    }
+    let users = || sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t)));
+    text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");
+    for (device, tenant) in users() {
+        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.used_ns);
+    }
+    text.family("aviary_device_waiting", "gauge", "Sessions of a tenant that wait for a device.");
+    for (device, tenant) in users() {
+        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.waiting as u64);
+    }
+    let help = "Waits of a tenant's calls for a device.";
+    text.family("aviary_device_wait_seconds", "histogram", help);
+    for (device, tenant) in users() {
+        text.histogram(&[("device", &device.device), ("tenant", &tenant.tenant)], &tenant.waits);
+    }
+    text.family("aviary_session_calls", "gauge", "Calls of a session so far.");
+    for session in &sample.node.sessions {
+        let number = session.session.to_string();
+        let labels = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
+        let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
+        text.sample(&labels, count("calls") + count("async_calls"));
+    }
+    text.0
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+#[derive(Default)]
+struct MetricsText(String, String);
+
+impl MetricsText {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        self.1 = name.to_owned();
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: u64) {
+        self.value("", labels, value);
+    }
+
+    fn histogram(&mut self, labels: &[(&str, &str)], waits: &Waits) {
+        let bounds = WAIT_BOUNDS_NS.iter().map(|ns| seconds(*ns).to_string()).chain(["+Inf".to_owned()]);
+        let mut sum = 0u64;
+        for (bound, count) in bounds.zip(waits.counts) {
+            sum = sum.saturating_add(count);
+            self.value("_bucket", &[labels, &[("le", &bound)]].concat(), sum);
+        }
+        self.value("_sum", labels, seconds(waits.sum_ns));
+        self.value("_count", labels, sum);
+    }
+
+    fn value(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        // Programs and API servers choose some of them: neither a line nor anything that a terminal obeys.
+        let escaped = |text: &str| shown(text).replace('\\', "\\\\").replace('"', "\\\"");
+        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
+        let _ = writeln!(self.0, "{}{suffix}{{{}}} {value}", self.1, labels.join(","));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut text = MetricsText::default();
+        text.family("a", "gauge", "What.");
+        text.sample(&[("tenant", "x\"\\\n\x1b")], 3);
+        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");
+    }
+
+    #[test]
+    fn waits_are_a_histogram() {
+        let mut text = MetricsText::default();
+        text.family("w", "histogram", "What.");
+        text.histogram(&[("tenant", "x")], &Waits { sum_ns: 2_500_000_000, counts: [3, 0, 1, 0, 0, 1] });
+        let values: Vec<&str> = text.0.lines().skip(2).collect();
+        assert_eq!(values[0], "w_bucket{tenant=\"x\",le=\"0.0001\"} 3");
+        assert_eq!(values[2], "w_bucket{tenant=\"x\",le=\"0.01\"} 4");
+        assert_eq!(
+            values[5..],
+            ["w_bucket{tenant=\"x\",le=\"+Inf\"} 5", "w_sum{tenant=\"x\"} 2.5", "w_count{tenant=\"x\"} 5"]
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Memory of the library's own that applications hold: how long.
+
+use crate::model::{FreeingFunctions, FunctionName, Lifetime, MemoryUse, Plan, SharedMemory};
+use crate::resolve::Resolver;
+use crate::resolve::data::kinds::Descriptors;
+use crate::resolve::terms::scope::Scope;
+use crate::resolve::terms::types::describe;
+use crate::syntax::ast::{Argument, AstExpr, AstExprKind, Descriptor};
+use crate::syntax::diagnostics::Diagnostic;
+
+impl Resolver<'_> {
+    /// `uses`, `uses_read`, `shares(...)`.
+    pub(in crate::resolve) fn handle_memory(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {
+        plan.memory.used = all.any(&["uses", "uses_read"]).map(|d| match d.name.text.as_str() {
+            "uses" => MemoryUse::ReadWrite,
+            _ => MemoryUse::Read,
+        });
+        for d in all.all.iter().filter(|d| d.name.text == "shares") {
+            let Some(object) = self.argument_value(d, 0, scope) else { continue };
+            let second = self.argument_value(d, 1, scope);
+            let array = object.ty.handle.is_none() && object.ty.pointee().is_some_and(|to| to.handle.is_some());
+            plan.memory.shares.push(match second {
+                place if object.ty.handle.is_some() => SharedMemory::One { object, place },
+                Some(count) if array => SharedMemory::All { objects: object, count },
+                _ => {
+                    let label = format!("this is {}", describe(&object.ty));
+                    self.report(
+                        Diagnostic::error(object.span, "memory is shared with a handle, or with an array of them")
+                            .label(label)
+                            .help("`shares(object)`, `shares(object, place)` or `shares(objects, count)`"),
+                    );
+                    continue;
+                }
+            });
+        }
+    }
+
+    /// `owned(object)`, `owned_until(function)`, `freed_by(function, ...)`.
+    pub(in crate::resolve) fn library_memory(&mut self, d: &Descriptor, scope: &Scope) -> Lifetime {
+        if d.name.text == "owned" {
+            let Some(owner) = self.argument_value(d, 0, scope) else { return Lifetime::Call };
+            if owner.ty.handle.is_none() {
+                let label = format!("this is {}", describe(&owner.ty));
+                self.report(Diagnostic::error(owner.span, "memory is owned by a handle").label(label));
+                return Lifetime::Call;
+            }
+            return Lifetime::Owned(owner);
+        }
+        let named: Vec<FunctionName> = d.arguments.iter().flatten().filter_map(|a| self.function_named(a)).collect();
+        let Some(first) = named.first().cloned() else { return Lifetime::Call };
+        if d.name.text == "owned_until" {
+            return Lifetime::OwnedUntil(first);
+        }
+        let same = |group: &FreeingFunctions| {
+            let names = |functions: &[FunctionName]| functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+            names(&group.functions) == names(&named)
+        };
+        Lifetime::FreedBy(self.model.freed.iter().position(same).unwrap_or_else(|| {
+            self.model.freed.push(FreeingFunctions { functions: named });
+            self.model.freed.len() - 1
+        }))
+    }
+
+    /// `f` or `table.f`. Functions are not known yet: `check` finds those that do not exist.
+    fn function_named(&mut self, argument: &Argument) -> Option<FunctionName> {
+        let named = match argument {
+            Argument::Expr(AstExpr { kind: AstExprKind::Name(name), span }) => Some((name.clone(), *span)),
+            Argument::Expr(AstExpr { kind: AstExprKind::Member(table, name), span }) => match &table.kind {
+                AstExprKind::Name(table) => Some((format!("{table}.{}", name.text), *span)),
+                _ => None,
+            },
+            _ => None,
+        };
+        match named {
+            Some((name, span)) => Some(FunctionName { name, span }),
+            None => {
+                if let Argument::Expr(ast) = argument {
+                    self.report(
+                        Diagnostic::error(ast.span, "this is no function of the API")
+                            .label("`function` or `table.member`"),
+                    );
+                }
+                None
+            }
+        }
+    }
+}

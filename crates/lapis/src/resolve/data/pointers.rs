@@ -1,0 +1,121 @@
+//! Pointers that are neither copied nor translated: what they are instead has to be said.
+
+use crate::model::{
+    Binary, Callee, Expr, ExprKind, Function, Hidden, Kind, Mapped, Number, Plan, Requirement, Rule, Type, TypeKind,
+    Unary,
+};
+use crate::resolve::Resolver;
+use crate::resolve::data::kinds::Descriptors;
+use crate::resolve::data::values::Value;
+use crate::resolve::terms::scope::Scope;
+use crate::resolve::terms::types::describe;
+use crate::syntax::ast::Descriptor;
+use crate::syntax::diagnostics::Diagnostic;
+
+/// The ways to describe a pointer that is neither copied nor translated, for messages.
+const INSTEAD: &str = "if the library need not have it say `null`; if it is an address of device memory, which the library checks, `device_address`; if the library only keeps it for the application, `token`; else describe what it points to: `in`, `out`, `buffer(n)`, `string`, `callback(...) { }`, `userdata`";
+
+impl<'a> Resolver<'a> {
+    /// `mapped(n)`: memory of the library that the application uses until it is unmapped.
+    pub(in crate::resolve) fn mapped(&mut self, d: &Descriptor, all: &Descriptors, scope: &Scope) -> Kind {
+        let bytes = self.argument_value(d, 0, scope);
+        let at = self.argument_value(d, 1, scope);
+        let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
+        let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
+        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
+    }
+
+    /// `opaque`, `device_address`, `token`, `null`.
+    pub(in crate::resolve) fn number(&mut self, d: &Descriptor, value: &Value) -> Kind {
+        let word = d.name.text.as_str();
+        let pointer = is_pointer(&value.ty);
+        let number = pointer || matches!(value.ty.kind, TypeKind::Int { .. });
+        let function = matches!(value.ty.kind, TypeKind::FunctionPointer(_));
+        match word {
+            "opaque" if pointer || value.ty.handle.is_some() => self.opaque_pointer(d, value),
+            "opaque" if number => return Kind::Number(Number::Opaque),
+            "null" if pointer => return Kind::Null,
+            "token" if number => return Kind::Number(Number::Token),
+            "device_address" if number && !function => return Kind::Number(Number::DeviceAddress),
+            _ => self.report(
+                Diagnostic::error(d.span, format!("{} cannot be `{word}`", value.name))
+                    .label(format!("it has type `{}`", value.ty.spelling))
+                    .help(match word {
+                        "null" => "only pointers can stay behind: numbers and structs cross as they are",
+                        _ => "this describes pointers and integers; members of a struct are described with `field(f) { }`",
+                    }),
+            ),
+        }
+        Kind::Unknown
+    }
+
+    fn opaque_pointer(&mut self, d: &Descriptor, value: &Value) {
+        let what = if value.ty.handle.is_some() { "handle" } else { "pointer" };
+        self.report(
+            Diagnostic::error(d.span, format!("{} is a {what}: it cannot be `opaque`", value.name))
+                .label(format!(
+                    "this `{}` would reach the other process as it is, and crash it there",
+                    value.ty.spelling
+                ))
+                .help(INSTEAD),
+        );
+    }
+
+    /// The pointers and handles that a `type_cast` hides. A cast of a pointer to a number is reported.
+    pub(in crate::resolve) fn cast(&mut self, own: &[&'a Descriptor], value: &Value, to: &Type) -> Option<Hidden> {
+        let d = own.iter().find(|d| d.name.text == "type_cast")?;
+        let said = own.iter().any(|d| matches!(d.name.text.as_str(), "null" | "device_address" | "token" | "opaque"));
+        let followed = is_pointer(&value.ty) || value.ty.handle.is_some();
+        if followed && !is_pointer(to) && to.handle.is_none() && !said {
+            self.report(
+                Diagnostic::error(d.span, format!("{} is a pointer: a cast does not make a number of it", value.name))
+                    .label(format!("this `{}` would reach the other process as it is", value.ty.spelling))
+                    .help(INSTEAD),
+            );
+        }
+        let members = match (value.ty.pointee(), to.pointee()) {
+            (Some(from), Some(to)) if !self.needs_rule(to) => from.translated(),
+            _ => Vec::new(),
+        };
+        (!members.is_empty()).then_some(Hidden { members, span: d.span })
+    }
+
+    /// Reports elements that are arrays of what has to be translated.
+    pub(in crate::resolve) fn array_element(&mut self, value: &Value, of: &Type) -> Kind {
+        if !self.needs_rule(of) {
+            return Kind::Scalar;
+        }
+        self.report(
+            Diagnostic::error(value.span, format!("{} is an array of pointers or handles", value.name))
+                .label(describe(&value.ty))
+                .help(format!("use `type_cast({} *)`, and count its elements with `buffer(n)`", of.spelling)),
+        );
+        Kind::Unknown
+    }
+
+    /// An argument that a `require` of the function proves to be NULL needs no description: NULL is what arrives.
+    pub(in crate::resolve) fn proved_null(&self, function: &Function, n: usize, value: &Value) -> Option<Rule> {
+        let proved = is_pointer(&value.ty) && function.requirements.iter().any(|r| proves_null(r, n));
+        proved.then(|| Rule::Plan(Box::new(Plan { kind: Kind::Null, ..self.plain(value) })))
+    }
+}
+
+fn is_pointer(ty: &Type) -> bool {
+    matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_))
+}
+
+/// True where a parameter `n` that is not NULL never fulfils the requirement.
+fn proves_null(requirement: &Requirement, n: usize) -> bool {
+    requirement.condition.is_none() && implies_null(&requirement.holds, n)
+}
+
+fn implies_null(e: &Expr, n: usize) -> bool {
+    match &e.kind {
+        ExprKind::Binary(Binary::LogicalAnd, a, b) => implies_null(a, n) || implies_null(b, n),
+        ExprKind::Unary(Unary::Not, a) => {
+            let ExprKind::Call(Callee::Present, arguments) = &a.kind else { return false };
+            matches!(arguments.as_slice(), [Expr { kind: ExprKind::Parameter(p), .. }] if *p == n)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,157 @@
+//! Carries out the effects of events, each under the node's lock. An effect that cannot be carried out is an event, too.
+
+use super::{
+    machine::{Effects, Event, Impossible, Refusal},
+    request::MoveStatus,
+    send::order,
+    table::{Effect, Kind, Stage},
+};
+use crate::log::Level;
+use crate::node::{Core, CoreState};
+use crate::sessions::end::end_server;
+use aviary_control::MoveOrder;
+use aviary_gate::NoRoom;
+use std::time::Instant;
+
+impl Core {
+    /// An event of the relocation of an API server's sessions, if there is one.
+    pub(super) fn step(&self, state: &mut CoreState, source: u64, event: &Event) -> Result<(), Impossible> {
+        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let effects = record.relocation.after(event, Instant::now())?;
+        if let Some(attempt) = &mut record.attempt {
+            if attempt.halt.is_some() && effects.halt == attempt.halt {
+                attempt.halted = Some(effects);
+                return Ok(());
+            }
+            if !effects.list.is_empty() {
+                // Something else has come between.
+                attempt.halted = None;
+            }
+        }
+        self.carry_out(state, source, &effects);
+        Ok(())
+    }
+
+    pub(super) fn carry_out(&self, state: &mut CoreState, source: u64, effects: &Effects) {
+        for effect in effects.list {
+            let done = match effect {
+                Effect::Announce => self.order_announcement(state, source),
+                Effect::Prepare => self.prepare(state, source),
+                Effect::Capture => self.order_capture(state, source),
+                Effect::HandOver => {
+                    self.check_parked_memory(state, source).and_then(|()| self.hand_to_target(state, source))
+                }
+                Effect::ReplaceTarget => self.replace_target(state, source),
+                Effect::Commit => self.commit(state, source),
+                other => {
+                    self.carry_out_surely(state, source, *other, effects);
+                    Ok(())
+                }
+            };
+            if let Err(refusal) = done {
+                return self.give_up(state, source, refusal);
+            }
+        }
+    }
+
+    /// The effects that cannot fail, or whose failure is theirs.
+    fn carry_out_surely(&self, state: &mut CoreState, source: u64, effect: Effect, effects: &Effects) {
+        let record = state.relocations.get(source);
+        match effect {
+            Effect::Rehearse => {
+                let target = record.and_then(|record| record.target());
+                if let Some((target, session)) = target.zip(effects.session) {
+                    order(state, target, session, MoveOrder::Rebuild);
+                }
+            }
+            Effect::Rebuild => {
+                let sessions = record.iter().flat_map(|record| record.relocation.sessions());
+                sessions.for_each(|session| order(state, source, *session, MoveOrder::Rebuild));
+            }
+            Effect::Charge => {
+                let charged = match self.charge_parked(state, source) {
+                    Ok(()) => Event::new(Kind::Charged),
+                    Err(error) => Event::because(Kind::NoRoom, Refusal::not_now(error.to_string())),
+                };
+                let _ = self.step(state, source, &charged);
+            }
+            Effect::ReplaceSource => {
+                if let Err(error) = self.replace_watcher(state, source) {
+                    self.lose_parked(state, source, &format!("no API server is available for it: {error}"));
+                }
+            }
+            Effect::EndCheck => self.end_check(state, source),
+            Effect::GiveUp => self.end_attempt(state, source, &effects.why),
+            Effect::Continue => self.let_parked_continue(state, source),
+            Effect::Lose => self.lose_parked(state, source, &effects.why.reason),
+            Effect::Forget => drop(state.relocations.remove(source)),
+            Effect::Announce | Effect::Prepare | Effect::Capture | Effect::HandOver => {}
+            Effect::ReplaceTarget | Effect::Commit => {}
+        }
+    }
+
+    /// The node's own obstacle to an attempt.
+    pub(super) fn give_up(&self, state: &mut CoreState, source: u64, refusal: Refusal) {
+        let _ = self.step(state, source, &Event::because(Kind::Refused, refusal));
+    }
+
+    /// The sessions continue in the source, if that is still there, or stay parked.
+    fn end_attempt(&self, state: &mut CoreState, source: u64, why: &Refusal) {
+        let Some(record) = state.relocations.get_mut(source) else { return };
+        let (Some(attempt), stays) = (record.attempt.take(), record.relocation.stage() == Stage::Kept) else { return };
+        let gone = record.relocation.take_source_gone();
+        let sessions = record.relocation.sessions().clone();
+        // It has been asked for what the stage waits for. An announcement is the first thing that it is asked for; between the
+        // target's last report and the order to capture the attempt may be halted.
+        let has_order = record.relocation.stage() == Stage::Announcing || attempt.ordered.is_some();
+        let owing: Vec<u64> = record.relocation.owing().filter(|_| has_order && !gone).collect();
+        if !stays {
+            state.relocations.remove(source);
+        }
+        state.relocations.owe_answers(source, owing);
+        let status = MoveStatus::Refused { reason: why.reason.clone(), lasting: why.lasting };
+        state.relocations.remember(attempt.number, status);
+        for id in &sessions {
+            if let Some(session) = state.registry.sessions.get_mut(id) {
+                session.moves.refused = Some(why.reason.clone());
+            }
+            self.log.at(self.level_of_moves(), format_args!("session {id}: not moved: {}", why.reason));
+        }
+        // First the new one, which must not answer anybody any more.
+        if let Some(target) = attempt.target {
+            end_server(&mut state.registry, target);
+        }
+        if gone {
+            self.reap_source(state, source);
+        } else {
+            sessions.iter().for_each(|session| order(state, source, *session, MoveOrder::Resume));
+        }
+        if state.relocations.parked(source).is_some_and(|record| record.relocation.is_wanted()) {
+            let _ = self.step(state, source, &Event::new(Kind::Wanted));
+        }
+    }
+
+    /// Only whether it would work was asked.
+    fn end_check(&self, state: &mut CoreState, source: u64) {
+        let process = state.registry.servers.get(&source).map_or(0, |server| server.process.pid());
+        let Some(record) = state.relocations.remove(source) else { return };
+        let Some(attempt) = &record.attempt else { return };
+        let figures = record.figures(attempt, process, Instant::now());
+        state.relocations.remember(attempt.number, MoveStatus::Movable(figures));
+        for session in record.relocation.sessions() {
+            order(state, source, *session, MoveOrder::Resume);
+        }
+    }
+
+    /// Charges their API server with all that parked sessions held, if the tenant's limits have room for it.
+    fn charge_parked(&self, state: &CoreState, server: u64) -> Result<(), NoRoom> {
+        let seat = state.registry.servers.get(&server).and_then(|server| server.seat.as_ref());
+        let held = state.relocations.get(server).map_or(&[][..], |record| &record.held);
+        seat.map_or(Ok(()), |seat| state.tenancy.accounts.charge_all(seat, held))
+    }
+
+    /// Thousands of moves of a test are of no interest to readers of the log.
+    pub(super) fn level_of_moves(&self) -> Level {
+        if self.config.test_move_every.is_some() { Level::Debug } else { Level::Info }
+    }
+}

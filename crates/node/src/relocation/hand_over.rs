@@ -1,0 +1,269 @@
+//! Orders to the source that come with descriptors, and what the target gets: its place, what it has to load, the states of
+//! the sessions. The node looks into none of it.
+
+use super::{
+    machine::Refusal,
+    request::MAX_STOP_MS,
+    send::tell,
+    table::{Purpose, Stage},
+};
+use crate::attach::foreign::HeldState;
+use crate::epoll::Token;
+use crate::error::NodeError;
+use crate::node::{Core, CoreState};
+use crate::sessions::life::ServerEvent;
+use crate::tenants::assigned::copies;
+use aviary_control::{
+    Assignment, CaptureDescriptors, DeviceDescriptors, MoveOrder, Preparation, SessionDescriptors, ToServer, state_file,
+};
+use aviary_gate::GrantPage;
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Instant,
+};
+
+/// The way on of a session in an API server that gets its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    /// It is rebuilt at once.
+    Moved,
+    /// Nothing of it is rebuilt until the order to do so.
+    Parked,
+    /// As that, and the order follows. It does not continue there.
+    Rehearsed,
+}
+
+/// The node's ends of a session's grant page and bell, and the files of both, where devices may be scheduled.
+pub(crate) type OwnDevices = (Option<(GrantPage, OwnedFd)>, Option<[OwnedFd; 2]>);
+
+impl Core {
+    /// The source reports what the sessions need, in files of the node's own.
+    pub(super) fn order_announcement(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
+        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let mut files = Vec::new();
+        for (id, part) in &mut record.parts {
+            let file = state_file().and_then(|file| Ok((rustix::io::fcntl_dupfd_cloexec(&file, 3)?, file)));
+            let (copy, file) = file.map_err(|errno| no_descriptors(&errno.into()))?;
+            part.announced = Some(file);
+            files.push((*id, copy));
+        }
+        files.iter().try_for_each(|(id, file)| order(state, source, *id, MoveOrder::Announce, &[file.as_fd()]))
+    }
+
+    /// The source stops the sessions and writes their state, into a place that the node has made.
+    pub(super) fn order_capture(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
+        let seat = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
+        let tenant = seat.map_or("", |seat| &seat.tenant).to_owned();
+        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        if let Some(attempt) = &mut record.attempt {
+            attempt.ordered.get_or_insert(Instant::now());
+        }
+        let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
+        let capture = MoveOrder::Capture { stop_ms, park: record.relocation.purpose() == Purpose::Park };
+        for id in record.relocation.sessions().clone() {
+            let held = HeldState::new(&self.aside, &tenant.as_str().into());
+            let (held, from) = held.map_err(|error| no_descriptors(&error))?;
+            let handing = self.sockets_between(&tenant).map_err(|errno| no_descriptors(&errno.into()))?;
+            let [first, second] = &handing;
+            let place = CaptureDescriptors {
+                handing: [first.as_fd(), second.as_fd()],
+                file: held.file.as_fd(),
+                rest: from.as_fd(),
+            };
+            order(state, source, id, capture, &place.list())?;
+            if let Some(part) = state.relocations.get_mut(source).and_then(|record| record.parts.get_mut(&id)) {
+                part.state = Some(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// The target loads what the sessions need, while they still run. It is their tenant's from here on. Without their
+    /// greetings it only loads the modules.
+    pub(super) fn prepare(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
+        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let target = record.target().ok_or_else(no_target)?;
+        let announced: Vec<_> = record.parts.iter_mut().map(|(id, part)| (*id, part.announced.take())).collect();
+        for (id, announced) in announced {
+            let (assignment, api, spec_hash) =
+                self.assignment_in(state, target, id).map_err(|error| refusal_of_target(&error))?;
+            let (modules, vendors) = (assignment.modules, assignment.vendors);
+            let (user, private) = (assignment.user, assignment.private);
+            let wanted = Preparation { session: id, modules, api, spec_hash, user, private, vendors };
+            let announced: Vec<_> = announced.iter().map(AsFd::as_fd).collect();
+            tell(state, target, &ToServer::Prepare(wanted), &announced)
+                .map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
+        }
+        Ok(())
+    }
+
+    /// The target has rehearsed the sessions, or could not, and ends: a fresh API server is the target from now on.
+    pub(super) fn replace_target(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
+        let rehearser = state.relocations.attempt(source).and_then(|attempt| attempt.target).ok_or_else(no_target)?;
+        // Before the next one is reserved, which is for the same guest.
+        crate::sessions::end::end_server(&mut state.registry, rehearser);
+        let target = self.reserve_target(state, source)?;
+        let attempt = state.relocations.attempt(source).ok_or_else(no_target)?;
+        (attempt.target, attempt.rehearser) = (Some(target), Some(rehearser));
+        Ok(())
+    }
+
+    /// The session as the new API server is assigned it, its API and the hash of its specification.
+    fn assignment_in(
+        &self,
+        state: &mut CoreState,
+        target: u64,
+        id: u64,
+    ) -> Result<(Assignment, String, u64), NodeError> {
+        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
+        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
+        let slot = seat.slot;
+        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        let (tenant, is_own) = (session.tenant.clone(), session.identity.is_nodes_own(session.guest.uid));
+        let user = state.user_for(&tenant, is_own)?;
+        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        Ok((self.assignment(id, session, slot, user), session.api.clone(), session.spec_hash))
+    }
+
+    /// A spare API server with a place in the tenant's page, for the guest of `source`.
+    pub(crate) fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
+        let none = |error: &dyn std::fmt::Display| Refusal::not_now(format!("no new API server is available: {error}"));
+        let known = state.registry.servers.get(&source).and_then(|known| known.guest.zip(known.seat.as_ref()));
+        let (guest, tenant) =
+            known.map(|(guest, seat)| (guest, seat.tenant.clone())).ok_or_else(|| none(&"no guest"))?;
+        if state.registry.spares() == 0 {
+            self.spawn_spare(state).map_err(|error| none(&error))?;
+        }
+        self.refill_soon(state);
+        let tenant = state.tenants().called(&tenant);
+        let seat = state.tenancy.accounts.assign_slot(&tenant).map_err(|error| none(&error))?;
+        match state.registry.reserve_spare(guest) {
+            Some((id, server)) => {
+                server.seat_at(seat, &self.aside);
+                state.registry.change(id, ServerEvent::SessionGiven, Instant::now());
+                Ok(id)
+            }
+            None => {
+                state.tenancy.accounts.release(&seat);
+                Err(none(&"none is ready"))
+            }
+        }
+    }
+
+    /// The states of all sessions to the target.
+    pub(super) fn hand_to_target(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
+        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let target = record.target().ok_or_else(no_target)?;
+        let adopted = match (record.relocation.purpose(), record.relocation.stage()) {
+            (Purpose::Move | Purpose::Check, _) => Adopted::Moved,
+            (_, Stage::Rehearsing) => Adopted::Rehearsed,
+            (Purpose::Park | Purpose::Upgrade, _) => Adopted::Parked,
+        };
+        let states: Vec<_> = record.parts.iter_mut().map(|(id, part)| (*id, part.state.take())).collect();
+        let mut handed = Ok(());
+        for (id, held) in states {
+            let adopting = match (&held, &handed) {
+                (_, Err(_)) => None,
+                (None, _) => Some(Err(no_target())),
+                (Some(held), _) => {
+                    Some(self.adopt(state, target, id, held, adopted).map_err(|error| refusal_of_target(&error)))
+                }
+            };
+            let Some(part) = state.relocations.get_mut(source).and_then(|record| record.parts.get_mut(&id)) else {
+                continue;
+            };
+            // A state that is kept outlives an attempt that fails.
+            part.state = held.filter(|_| adopted != Adopted::Moved);
+            match adopting {
+                Some(Ok((own, files))) => (part.devices, part.devices_file) = (own, files),
+                Some(Err(refusal)) => handed = Err(refusal),
+                None => {}
+            }
+        }
+        handed
+    }
+
+    /// The state of one session to an API server. Answers the node's ends of its new grant page and bell, and their files.
+    pub(crate) fn adopt(
+        &self,
+        state: &mut CoreState,
+        target: u64,
+        id: u64,
+        captured: &HeldState,
+        adopted: Adopted,
+    ) -> Result<OwnDevices, NodeError> {
+        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
+        let (own, theirs) = self.new_devices().map_err(|errno| NodeError::HandOver(0, errno.into()))?.unzip();
+        let (assignment, ..) = self.assignment_in(state, target, id)?;
+        let (parked, rehearsal) = (adopted != Adopted::Moved, adopted == Adopted::Rehearsed);
+        let assignment = Assignment { parked, rehearsal, ..assignment };
+        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
+        let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
+        let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(gone)?;
+        let devices = theirs.as_ref();
+        let devices = devices
+            .map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
+        let orders = self.sockets_between(&session.tenant).map_err(|errno| NodeError::HandOver(0, errno.into()))?;
+        let orders = [orders[0].as_fd(), orders[1].as_fd()];
+        // In place of the guest's socket the one in which that waits.
+        let guest = captured.rest.as_fd();
+        let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, orders, devices };
+        let mut all = session_descriptors.list();
+        all.push(captured.file.as_fd());
+        let devices_file = theirs.as_ref().map(copies).transpose();
+        let devices_file = devices_file.map_err(|errno| NodeError::HandOver(0, errno.into()))?;
+        let adopt = ToServer::Adopt(Box::new(assignment));
+        tell(state, target, &adopt, &all).map_err(|error| NodeError::HandOver(0, error))?;
+        if let Some(server) = state.registry.servers.get_mut(&target) {
+            server.log.serves(id);
+        }
+        Ok((own, devices_file))
+    }
+
+    /// Further connections of a guest go to another API server from now on, and its end is that one's.
+    pub(crate) fn hand_on(&self, state: &mut CoreState, source: u64, target: u64) {
+        state.registry.hand_on(source, target);
+        let watched = state.registry.servers.get(&target).and_then(|server| server.guest_exit.as_ref());
+        if let Some(exit) = watched {
+            self.epoll.remove(exit.as_fd());
+            // Without it the guest's hang-up still ends the session.
+            if let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(target)) {
+                self.log.warn(error);
+            }
+        }
+    }
+}
+
+/// The new API server did not take a message. Its end may be seen there first.
+fn refusal_of_target(error: &NodeError) -> Refusal {
+    match error {
+        NodeError::HandOver(_, error)
+            if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+        {
+            Refusal::not_now("the new API server has ended")
+        }
+        error => Refusal::not_now(format!("the new API server: {error}")),
+    }
+}
+
+fn no_target() -> Refusal {
+    Refusal::not_now("there is no new API server")
+}
+
+fn no_descriptors(error: &io::Error) -> Refusal {
+    Refusal::not_now(format!("there is no place for its state: {error}"))
+}
+
+/// An order without which the relocation cannot continue.
+fn order(
+    state: &CoreState,
+    source: u64,
+    session: u64,
+    order: MoveOrder,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Refusal> {
+    tell(state, source, &ToServer::Move { session, order }, descriptors)
+        .map_err(|_| Refusal::not_now("its API server does not accept messages"))
+}

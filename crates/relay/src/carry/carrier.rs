@@ -1,0 +1,421 @@
+//! One session between a local peer (guest or API server) and the carrier on the other machine. Created by `relay` and
+//! `gateway`; [`crate::carry::life`] attaches connections to it, one after the other.
+//!
+//! Threads: one reads the network, one writes it, one reads the local control socket, and for each lane one takes messages
+//! out of the local ring and one puts arriving messages into the other ring. The network reader never waits for a lane, so
+//! a full lane does not delay others.
+//!
+//! A hostile remote peer can fill at most [`ALL_HELD`] bytes for all rings and the memory that [`Touched`] allows; beyond
+//! that its session ends. A hostile local peer can only end its own session.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::take_regions;
+use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer, Side};
+use aviary_wire::control::control_kind;
+use aviary_wire::{Control, MAX_MESSAGE, kind};
+
+use crate::carry::inbox::{Inbox, Parcel};
+use crate::carry::outbox::{CREDIT_BYTES, Outbox};
+use crate::carry::threads::thread;
+use crate::carry::touched::Touched;
+use crate::frames::items::Gathered;
+use crate::output::Output;
+
+/// The most lanes of one guest at a time; an API server accepts as many. Each needs two threads here.
+const MAX_LANES: usize = 1024;
+/// The most memory, in bytes, for messages that have arrived for one lane and wait for room in its ring. An honest peer
+/// sends its credit and one message beyond it; the shortest messages need about three times their size here.
+const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
+/// The most memory, in bytes, for messages that wait for room in any ring of a session.
+const ALL_HELD: usize = 8 * MAX_MESSAGE;
+struct CarriedLane {
+    liveness: Arc<Liveness>,
+    waker: LaneWaker,
+    inbox: Arc<Inbox>,
+    pump: Option<JoinHandle<()>>,
+    delivery: Option<JoinHandle<()>>,
+}
+
+pub(crate) struct Carrier {
+    /// The end of the local lanes that this process has: `Server` in a relay, `Guest` in a gateway.
+    pub(crate) side: Side,
+    pub(crate) arena: Arc<Arena>,
+    /// The memory that the remote peer has written in this process's arena. `None`: no bound, because the peer is a node,
+    /// which is trusted.
+    touched: Option<Touched>,
+    pub(crate) control: ControlSocket,
+    /// How long the session survives without a connection; zero: it ends with its connection.
+    pub(crate) grace: Duration,
+    pub outbox: Arc<Outbox>,
+    lanes: Mutex<HashMap<u32, CarriedLane>>,
+    /// The session is ending: a connection that breaks now is not replaced.
+    closing: AtomicBool,
+    /// Standard output and error: in a relay their destination, in a gateway their source.
+    pub output: Arc<Output>,
+    /// The shortest round trip so far, in nanoseconds; `u64::MAX`: none was measured yet.
+    round_trip: AtomicU64,
+    started: Instant,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Carrier {
+    /// The carrier of a guest. `grace`: how long the session survives without a connection.
+    pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output, grace: Duration) -> Arc<Self> {
+        Self::new(Side::Server, arena, None, control, output, grace)
+    }
+
+    /// The carrier of an API server. `memory`: bytes of the arena that the remote peer may fill.
+    pub fn gateway(
+        arena: Arc<Arena>,
+        memory: usize,
+        control: ControlSocket,
+        output: Output,
+        grace: Duration,
+    ) -> Arc<Self> {
+        let touched = Touched::new(arena.size(), memory);
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace)
+    }
+
+    fn new(
+        side: Side,
+        arena: Arc<Arena>,
+        touched: Option<Touched>,
+        control: ControlSocket,
+        output: Output,
+        grace: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Carrier {
+            side,
+            arena,
+            touched,
+            control,
+            grace,
+            outbox: Arc::new(if grace.is_zero() { Outbox::forgetful() } else { Outbox::default() }),
+            lanes: Mutex::default(),
+            closing: AtomicBool::new(false),
+            output: Arc::new(output),
+            round_trip: AtomicU64::new(u64::MAX),
+            started: Instant::now(),
+        })
+    }
+
+    pub fn clock(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    pub fn round_trip(&self) -> Duration {
+        match self.round_trip.load(Ordering::Relaxed) {
+            u64::MAX => Duration::ZERO,
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
+    }
+
+    pub fn saw_round_trip(&self, sent: u64) {
+        self.round_trip.fetch_min(self.clock().saturating_sub(sent), Ordering::Relaxed);
+    }
+
+    /// Acknowledges that `received` numbered packets have arrived; the peer keeps them until then.
+    pub fn acknowledge(&self, received: u64) {
+        if !self.grace.is_zero() {
+            self.outbox.ack(received);
+        }
+    }
+
+    // The end.
+
+    /// From now on a broken connection is not replaced.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.outbox.let_go();
+    }
+
+    /// A connection has broken; the event was sent before. If none will replace it, senders stop waiting.
+    pub(crate) fn broke(&self) {
+        if self.grace.is_zero() || self.closing.load(Ordering::SeqCst) {
+            self.outbox.kill();
+        }
+    }
+
+    /// Ends all lanes and their threads.
+    pub(crate) fn end_lanes(&self) {
+        for (_, mut lane) in locked(&self.lanes).drain() {
+            lane.end();
+        }
+    }
+
+    /// Sends the messages that are still in local rings.
+    pub(crate) fn finish_pumps(&self) {
+        let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(CarriedLane::finish_pump).collect();
+        for pump in pumps {
+            let _ = pump.join();
+        }
+    }
+
+    /// Waits until messages that have arrived are in the local rings, until `deadline` at most.
+    pub(crate) fn finish_deliveries(&self, deadline: Instant) {
+        let inboxes: Vec<_> = locked(&self.lanes).values().map(|lane| lane.inbox.clone()).collect();
+        inboxes.iter().for_each(|inbox| inbox.finish());
+        for inbox in inboxes {
+            inbox.await_end(deadline);
+        }
+    }
+
+    // Local control messages.
+
+    /// Handles control messages of the local peer. `Ok`: it closed the socket; an error: it sent a message that is not
+    /// allowed.
+    pub(crate) fn listen(self: &Arc<Self>) -> Result<(), String> {
+        while let Ok(Some((message, _))) = self.control.receive() {
+            self.heard(message)?;
+        }
+        Ok(())
+    }
+
+    fn heard(self: &Arc<Self>, message: Control) -> Result<(), String> {
+        match (message.kind, self.side) {
+            (control_kind::LANE_OPEN, Side::Server) => {
+                self.send_control(message)?;
+                self.open_lane(message).map_err(|e| e.to_string())
+            }
+            // Messages in the lane's ring are sent before its end.
+            (control_kind::LANE_CLOSE, Side::Server) | (control_kind::LANE_CLOSED, Side::Guest) => {
+                let pump = locked(&self.lanes).get_mut(&message.lane).and_then(CarriedLane::finish_pump);
+                if let Some(pump) = pump {
+                    let _ = pump.join();
+                }
+                self.send_control(message)?;
+                if self.side == Side::Guest {
+                    self.forget(message.lane);
+                }
+                Ok(())
+            }
+            (control_kind::FAREWELL, Side::Guest) => self.send_control(message),
+            (other, _) => Err(format!("unexpected control message of kind {other}")),
+        }
+    }
+
+    fn send_control(&self, message: Control) -> Result<(), String> {
+        self.outbox.control(message.lane, &message.to_bytes()).map_err(|_| "the session has ended".to_owned())
+    }
+
+    fn forget(&self, number: u32) {
+        let lane = locked(&self.lanes).remove(&number);
+        if let Some(mut lane) = lane {
+            lane.inbox.finish();
+            lane.end();
+        }
+        self.outbox.forget(number);
+    }
+
+    /// Counts a range of the arena before it is written. An error: the remote peer has used its share of memory.
+    fn touch(&self, offset: u64, length: usize) -> Result<(), String> {
+        let touched = self.touched.as_ref().map_or(Ok(()), |touched| touched.touch(offset, length));
+        touched.map_err(|full| full.to_string())
+    }
+
+    fn open_lane(self: &Arc<Self>, open: Control) -> Result<(), LaneError> {
+        let number = open.lane;
+        // Locked until the lane is in the table: its first answer may arrive before this function returns, and a message for
+        // an unknown lane is dropped.
+        let mut lanes = locked(&self.lanes);
+        if lanes.len() >= MAX_LANES || lanes.contains_key(&number) {
+            return Err(LaneError::Open("a number of its own"));
+        }
+        let liveness = Arc::new(Liveness::notified());
+        let length = usize::try_from(open.length).map_err(|_| LaneError::Open("memory"))?;
+        if self.side == Side::Guest {
+            LaneEnd::clear(&self.arena, open.offset, length)?;
+        }
+        let end = LaneEnd::shared(&self.arena, open.offset, length, self.side, &liveness)?;
+        let waker = end.waker();
+        let Some((tx, rx)) = end.split() else { return Err(LaneError::Open("rings")) };
+        if self.side == Side::Guest {
+            self.control.send(open, None).map_err(|_| LaneError::Dead)?;
+        }
+        let inbox = Arc::new(Inbox::new(self.output.total.clone()));
+        let no_thread = LaneError::Socket;
+        let pump = thread(&format!("out-{number}"), {
+            let carrier = self.clone();
+            move || carrier.pump(number, rx)
+        });
+        let delivery = thread(&format!("in-{number}"), {
+            let (carrier, inbox) = (self.clone(), inbox.clone());
+            move || carrier.deliver(number, tx, &inbox)
+        });
+        let lane = CarriedLane {
+            liveness,
+            waker,
+            inbox,
+            pump: Some(pump.map_err(no_thread)?),
+            delivery: Some(delivery.map_err(no_thread)?),
+        };
+        lanes.insert(number, lane);
+        Ok(())
+    }
+
+    /// Sends messages of a local ring to the other machine, until the ring ends.
+    fn pump(&self, lane: u32, mut rx: Consumer) {
+        let (mut message, mut batch) = (Vec::new(), Gathered::new(lane));
+        loop {
+            // Messages that are in the ring already are sent together.
+            let received = match rx.try_receive(&mut message) {
+                Ok(false) if self.pass_on(lane, &mut batch) => rx.receive(&mut message).map(|()| true),
+                other => other,
+            };
+            if !matches!(received, Ok(true)) {
+                self.pass_on(lane, &mut batch);
+                return;
+            }
+            let Ok(regions) = take_regions(&mut message) else {
+                return self.broken("the local peer sent a message without a region list");
+            };
+            if regions.iter().any(|r| self.arena.pointer(r.offset, r.length).is_err()) {
+                return self.broken("the local peer sent a message with a region outside of the arena");
+            }
+            // The remote peer asked the API server to write its answer there, so the memory is charged to that peer.
+            if let Err(why) = regions.iter().try_for_each(|region| self.touch(region.offset, region.length)) {
+                return self.broken(&why);
+            }
+            let urgent = self.side == Side::Guest || somebody_waits(&message);
+            let passed = if regions.is_empty() && batch.take(&message, urgent) {
+                !batch.is_full() || self.pass_on(lane, &mut batch)
+            } else {
+                self.pass_on(lane, &mut batch) && self.outbox.message(lane, &message, regions, urgent).is_ok()
+            };
+            if !passed {
+                return;
+            }
+        }
+    }
+
+    /// False: the session has ended.
+    fn pass_on(&self, lane: u32, batch: &mut Gathered) -> bool {
+        if self.side == Side::Guest {
+            self.output.flush(&self.outbox);
+        }
+        self.outbox.gathered(lane, batch).is_ok()
+    }
+
+    /// Puts arriving messages into the local ring, until the session ends.
+    fn deliver(&self, lane: u32, mut tx: Producer, inbox: &Inbox) {
+        let mut delivered = 0;
+        while let Some(parcel) = inbox.next() {
+            match parcel {
+                Parcel::Message(message) => {
+                    if tx.send(&message).is_err() {
+                        break;
+                    }
+                    self.outbox.delivered(lane, &mut delivered, message.len());
+                }
+                Parcel::Batch(batch) => {
+                    if batch.messages().any(|message| tx.send(message).is_err()) {
+                        break;
+                    }
+                    self.outbox.delivered(lane, &mut delivered, batch.messages().map(<[u8]>::len).sum());
+                }
+                Parcel::Control(message) => {
+                    let _ = self.control.send(message, None);
+                }
+            }
+        }
+        inbox.ended();
+    }
+
+    fn broken(&self, why: &str) {
+        self.outbox.farewell(why);
+        self.outbox.finish();
+    }
+
+    // Frames from the network.
+
+    pub fn arrived_region(&self, payload: &[u8]) -> Result<(), String> {
+        let (offset, data) = payload.split_first_chunk::<8>().ok_or("the peer sent a region without an offset")?;
+        let offset = u64::from_le_bytes(*offset);
+        self.touch(offset, data.len())?;
+        self.arena.write(offset, data).map_err(|e| e.to_string())
+    }
+
+    /// Whole messages from the network.
+    pub fn arrived(&self, lane: u32, parcel: Parcel) -> Result<(), String> {
+        if let Some(inbox) = self.output.inbox(lane) {
+            return self.accept(inbox, parcel);
+        }
+        self.output.settle();
+        let lanes = locked(&self.lanes);
+        // The lane has just ended: its messages are dropped.
+        let Some(lane) = lanes.get(&lane) else { return Ok(()) };
+        self.accept(&lane.inbox, parcel)
+    }
+
+    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {
+        if inbox.held() > LANE_HELD || self.output.total.get() > ALL_HELD {
+            return Err("the peer sent more messages than its credit allows".into());
+        }
+        inbox.push(parcel);
+        Ok(())
+    }
+
+    pub fn arrived_control(self: &Arc<Self>, payload: &[u8]) -> Result<(), String> {
+        let bytes = payload.try_into().map_err(|_| "the peer sent a control message of the wrong size")?;
+        let message = Control::from_bytes(bytes);
+        match (message.kind, self.side) {
+            (control_kind::LANE_OPEN, Side::Guest) => {
+                if Output::has(message.lane) {
+                    return Err("the peer opened a lane with a reserved number".into());
+                }
+                self.touch(message.offset, usize::try_from(message.length).unwrap_or(usize::MAX))?;
+                self.open_lane(message).map_err(|e| e.to_string())
+            }
+            (control_kind::LANE_CLOSE, Side::Guest) | (control_kind::FAREWELL, Side::Server) => {
+                match locked(&self.lanes).get(&message.lane) {
+                    Some(lane) => self.accept(&lane.inbox, Parcel::Control(message)),
+                    None => self.control.send(message, None).map_err(|e| e.to_string()),
+                }
+            }
+            (control_kind::LANE_CLOSED, Side::Server) => {
+                // From now on the guest reuses the lane's memory, so no thread of this process may use it.
+                self.forget(message.lane);
+                self.control.send(message, None).map_err(|e| e.to_string())
+            }
+            (other, _) => Err(format!("unexpected control message of kind {other}")),
+        }
+    }
+}
+
+impl CarriedLane {
+    /// The local peer publishes no more messages: the thread sends those in the ring, then ends.
+    fn finish_pump(&mut self) -> Option<JoinHandle<()>> {
+        self.liveness.kill();
+        self.waker.wake();
+        self.pump.take()
+    }
+
+    fn end(&mut self) {
+        self.inbox.finish();
+        self.liveness.kill();
+        self.waker.wake();
+        for thread in [self.pump.take(), self.delivery.take()].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// True if the sender of a request waits for an answer: for all requests except asynchronous calls without acknowledgement.
+fn somebody_waits(message: &[u8]) -> bool {
+    match message.get(4..8) {
+        Some([a, b, c, d]) => u16::from_le_bytes([*a, *b]) != kind::CALL_ASYNC || u16::from_le_bytes([*c, *d]) != 0,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+#[path = "carrier_tests.rs"]
+mod tests;

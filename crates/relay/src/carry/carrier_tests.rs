@@ -1,0 +1,163 @@
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+use crate::carry::link::{Compression, Intake, Link, NetReader};
+use crate::frames::frame::{FRAME_HEADER, Kind, MAX_PACKET, put_frame, put_packet, put_signs};
+use std::net::TcpStream;
+
+const MEMORY: usize = 4 << 20;
+const GRACE: Duration = Duration::from_secs(60);
+
+/// The carrier that stands on a node for a guest of another machine; the API server's end of the control socket is
+/// never read.
+struct Gateway {
+    carrier: Arc<Carrier>,
+    reader: NetReader,
+    api_server: Option<UnixStream>,
+    _peer: TcpStream,
+}
+
+impl Gateway {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        let (control, api_server) = UnixStream::pair().unwrap();
+        let output = Output::sources([None, None]);
+        let control = ControlSocket::new(control.into());
+        let carrier = Carrier::gateway(Arena::create(1 << 30).unwrap(), MEMORY, control, output, GRACE);
+        let (reader, _) =
+            Link::new(socket, None, Duration::from_secs(5)).unwrap().split(Compression::Off, Intake::default());
+        Gateway { carrier, reader, api_server: Some(api_server), _peer: peer }
+    }
+
+    /// The peer sends as many of this frame as fit a packet, compressed.
+    fn feed_many(&mut self, kind: Kind, lane: u32, payload: &[u8]) -> Result<usize, String> {
+        let mut frames = Vec::new();
+        while frames.len() + FRAME_HEADER + payload.len() <= MAX_PACKET {
+            put_frame(&mut frames, kind, lane, payload);
+        }
+        let fed = if kind.is_sign() { self.feed_signs(&frames) } else { self.feed(&frames) };
+        fed.map(|()| frames.len() / (FRAME_HEADER + payload.len()))
+    }
+
+    fn feed(&mut self, frames: &[u8]) -> Result<(), String> {
+        let mut packet = Vec::new();
+        put_packet(&mut packet, frames, true);
+        self.feed_bytes(&packet)
+    }
+
+    fn feed_signs(&mut self, frames: &[u8]) -> Result<(), String> {
+        let mut packet = Vec::new();
+        put_signs(&mut packet, frames);
+        self.feed_bytes(&packet)
+    }
+
+    fn feed_bytes(&mut self, packet: &[u8]) -> Result<(), String> {
+        self.reader.feed(packet, &self.carrier).map(|ended| assert_eq!(ended, None))
+    }
+
+    fn feed_one(&mut self, kind: Kind, lane: u32, payload: &[u8]) -> Result<(), String> {
+        let mut frames = Vec::new();
+        put_frame(&mut frames, kind, lane, payload);
+        self.feed(&frames)
+    }
+
+    fn open_lane(&mut self, lane: u32, offset: u64, length: u64) -> Result<(), String> {
+        let open = Control { kind: control_kind::LANE_OPEN, lane, offset, length, flags: 0 };
+        self.feed_one(Kind::Control, lane, &open.to_bytes())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        self.feed_one(Kind::Region, 0, &[&offset.to_le_bytes(), bytes].concat())
+    }
+
+    /// Bytes of memory behind the arena.
+    fn arena_bytes(&self) -> u64 {
+        rustix::fs::fstat(self.carrier.arena.file().unwrap()).unwrap().st_blocks as u64 * 512
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(self.api_server.take());
+        locked(&self.carrier.lanes).values().for_each(|lane| lane.inbox.finish());
+        for (_, mut lane) in locked(&self.carrier.lanes).drain() {
+            lane.end();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_sends_pings_and_never_reads_costs_nothing() {
+    let mut gateway = Gateway::new();
+    let mut pings = 0;
+    while pings < 1_000_000 {
+        pings += gateway.feed_many(Kind::Ping, 0, &7u64.to_le_bytes()).unwrap();
+        assert!(gateway.carrier.outbox.held() <= 64, "{}", gateway.carrier.outbox.held());
+    }
+    assert_eq!(gateway.carrier.output.total.get(), 0);
+}
+
+#[test]
+fn control_messages_are_counted_and_end_the_link() {
+    let mut gateway = Gateway::new();
+    gateway.open_lane(1, 4096, 64 << 10).unwrap();
+    let close = Control { kind: control_kind::LANE_CLOSE, lane: 1, offset: 0, length: 0, flags: 0 }.to_bytes();
+    let mut messages = 0;
+    let ended = loop {
+        assert!(messages < 3_000_000, "without end");
+        match gateway.feed_many(Kind::Control, 1, &close) {
+            Ok(more) => messages += more,
+            Err(why) => break why,
+        }
+        assert!(gateway.carrier.output.total.get() <= LANE_HELD + 200);
+    };
+    assert_eq!(ended, "the peer sent more messages than its credit allows");
+}
+
+#[test]
+fn messages_of_no_bytes_are_counted() {
+    let mut gateway = Gateway::new();
+    // Nothing takes them out in this test.
+    let lane = 0xffff_ff01;
+    let messages = gateway.feed_many(Kind::Message, lane, &[]).unwrap();
+    let one = gateway.carrier.output.total.get();
+    assert!(one >= 4 * messages && one < 5 * messages, "{one} bytes for {messages}");
+    gateway.feed_many(Kind::Message, lane, &[]).unwrap();
+    assert!(gateway.carrier.output.total.get() >= 2 * 4 * messages);
+    gateway.carrier.output.inbox(lane).unwrap().next().unwrap();
+    assert_eq!(gateway.carrier.output.total.get(), one, "what was taken out is not counted");
+}
+
+#[test]
+fn regions_fill_no_more_memory_than_the_node_allows() {
+    let mut gateway = Gateway::new();
+    let piece = vec![1; 60 << 10];
+    let mut at = 0;
+    let ended = loop {
+        assert!(at < 1 << 30, "without end");
+        if let Err(why) = gateway.write(at, &piece) {
+            break why;
+        }
+        at += piece.len() as u64;
+    };
+    assert!(ended.contains("--remote-memory"), "{ended}");
+    assert!(gateway.arena_bytes() <= MEMORY as u64 + 4096, "{}", gateway.arena_bytes());
+}
+
+#[test]
+fn one_byte_a_page_counts_as_the_page() {
+    let mut gateway = Gateway::new();
+    let written = (0..).take_while(|page| gateway.write(page * 4096, &[1]).is_ok()).count();
+    assert_eq!(written, MEMORY / 4096);
+}
+
+#[test]
+fn lanes_count_as_memory_and_are_limited() {
+    let mut gateway = Gateway::new();
+    assert!(gateway.open_lane(1, 0, 1 << 20).is_ok());
+    let why = gateway.open_lane(2, 1 << 20, 512 << 20).unwrap_err();
+    assert!(why.contains("--remote-memory"), "{why}");
+}

@@ -1,0 +1,197 @@
+//! Messages that have arrived for one lane and wait for room in its ring. Filled by the network reader, emptied by the lane's
+//! thread. The carrier checks its size before each push, so a peer that exceeds its credit loses its session.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aviary_wire::Control;
+
+/// Memory of a parcel besides its payload, in bytes.
+const PARCEL_COST: usize = 128;
+/// The size in bytes up to which a batch is extended by the next one.
+const SHORT_BATCH: usize = 4 << 10;
+
+pub enum Parcel {
+    Message(Vec<u8>),
+    /// Several messages, as [`Batch`] gathers them.
+    Batch(Batch),
+    /// Passed on after the messages before it.
+    Control(Control),
+}
+
+/// Small messages in one piece of memory: their lengths, then their bytes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    pub fn push(&mut self, message: &[u8]) {
+        self.bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(message);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.bytes[..];
+        std::iter::from_fn(move || {
+            let (length, tail) = rest.split_first_chunk::<4>()?;
+            let (message, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            rest = tail;
+            Some(message)
+        })
+    }
+}
+
+impl Parcel {
+    /// Memory of the parcel, in bytes.
+    fn held(&self) -> usize {
+        PARCEL_COST
+            + match self {
+                Parcel::Message(message) => message.len(),
+                Parcel::Batch(batch) => batch.bytes.len(),
+                Parcel::Control(_) => Control::CONTROL_BYTES,
+            }
+    }
+}
+
+#[derive(Default)]
+struct InboxState {
+    queue: VecDeque<Parcel>,
+    /// Memory of the queue, in bytes.
+    held: usize,
+    waits: bool,
+    /// The last parcel is being handled.
+    busy: bool,
+    finished: bool,
+    ended: bool,
+}
+
+impl InboxState {
+    /// Returns by how many bytes the memory has grown.
+    fn push(&mut self, parcel: Parcel) -> usize {
+        let more = match (self.queue.back_mut(), &parcel) {
+            (Some(Parcel::Batch(last)), Parcel::Batch(next)) if last.bytes.len() < SHORT_BATCH => {
+                last.bytes.extend_from_slice(&next.bytes);
+                next.bytes.len()
+            }
+            _ => {
+                let held = parcel.held();
+                self.queue.push_back(parcel);
+                held
+            }
+        };
+        self.held += more;
+        more
+    }
+}
+
+/// Memory of all inboxes of one connection, in bytes.
+#[derive(Debug, Default, Clone)]
+pub struct Total(Arc<AtomicUsize>);
+
+impl Total {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    state: Mutex<InboxState>,
+    changed: Condvar,
+    total: Total,
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let held = self.state().held;
+        self.total.0.fetch_sub(held, Ordering::Relaxed);
+    }
+}
+
+impl Inbox {
+    /// `total`: the memory of all inboxes of a session, which includes this one.
+    pub fn new(total: Total) -> Self {
+        Inbox { state: Mutex::default(), changed: Condvar::default(), total }
+    }
+
+    fn state(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, parcel: Parcel) {
+        let mut state = self.state();
+        let more = state.push(parcel);
+        self.total.0.fetch_add(more, Ordering::Relaxed);
+        if state.waits {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Memory of the waiting parcels, in bytes.
+    pub fn held(&self) -> usize {
+        self.state().held
+    }
+
+    /// Marks the previous parcel as handled and waits for the next one. `None`: nothing follows.
+    pub fn next(&self) -> Option<Parcel> {
+        let mut state = self.state();
+        state.busy = false;
+        loop {
+            if let Some(parcel) = state.queue.pop_front() {
+                state.held -= parcel.held();
+                self.total.0.fetch_sub(parcel.held(), Ordering::Relaxed);
+                state.busy = true;
+                return Some(parcel);
+            }
+            if state.finished {
+                return None;
+            }
+            state.waits = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waits = false;
+        }
+    }
+
+    /// The last parcel was pushed.
+    pub fn finish(&self) {
+        self.state().finished = true;
+        self.changed.notify_all();
+    }
+
+    /// The consumer of parcels has stopped.
+    pub fn ended(&self) {
+        let mut state = self.state();
+        (state.ended, state.busy) = (true, false);
+        self.changed.notify_all();
+    }
+
+    /// After [`Inbox::finish`]: waits until everything was handled, until `deadline` at most.
+    pub fn await_end(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| state.ended)
+    }
+
+    /// Waits until everything that was pushed so far was handled, until `deadline` at most.
+    pub fn settle(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| (state.queue.is_empty() && !state.busy) || state.ended)
+    }
+
+    fn wait_until(&self, deadline: Instant, done: impl Fn(&InboxState) -> bool) -> bool {
+        let mut state = self.state();
+        while !done(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}

@@ -1,0 +1,387 @@
+//! The main loop of a session between two carriers: it replaces broken connections and ends the session. Run by `relay` and
+//! `gateway` on a thread of its own; [`crate::carry::reach`] decides, the code here acts.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::Side;
+
+use crate::carry::carrier::Carrier;
+use crate::carry::link::{Compression, Intake, Link, LinkEnd};
+use crate::carry::reach::{Change, Reach, Step};
+use crate::carry::threads::thread;
+use crate::resuming::resume::Ticket;
+
+/// How long messages that have arrived before the end are still delivered.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long this side waits for the other one to finish.
+const PEER_END_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Events of a session, sent by its threads.
+pub(crate) enum Event {
+    /// The local peer hung up.
+    Local,
+    /// The session ends, for this reason.
+    Over(String),
+    /// Connection number `link` has broken. `closed`: the peer's machine has closed it in order.
+    Broken { link: u64, why: String, closed: bool },
+    /// The first bytes have arrived over connection number `link`.
+    Alive { link: u64 },
+    /// The peer has connected again and has proven that it is the peer of this session.
+    Back(Arrival),
+}
+
+/// A new connection for a session.
+pub(crate) struct Arrival {
+    pub link: Link,
+    /// The number of numbered packets that have arrived at the peer.
+    pub received: u64,
+    /// The ticket with which a relay has proven its session. `None`: the peer is a node.
+    pub shown: Option<Ticket>,
+}
+
+/// The way to get another connection: a relay dials the node, a gateway receives one from the node.
+pub(crate) trait Reconnection: Send {
+    /// The session begins. Events may be sent from now on.
+    fn begin(&mut self, events: &Sender<Event>) -> io::Result<()>;
+    /// The connection has broken: look for another one. `received`: the number of numbered packets that have arrived here.
+    /// Success is sent as [`Event::Back`], final failure as [`Event::Over`].
+    fn search(&mut self, received: u64, until: Instant, events: &Sender<Event>);
+    /// True if the arrival's ticket is still valid: another connection may have used it before.
+    fn admits(&self, arrival: &Arrival) -> bool;
+    /// Sends the answer to a peer whose new connection is used from now on, before the first packet.
+    fn answer(&mut self, arrival: &mut Arrival, received: u64) -> io::Result<()>;
+    /// The peer has read the answer.
+    fn confirm(&mut self);
+    /// The session ends.
+    fn stop(&mut self);
+}
+
+/// Resets a connection, as a fault of the network does: an orderly end would mean to the peer that this process has ended.
+/// False: it is not a TCP connection, or the kernel refuses at this moment.
+fn reset(socket: &TcpStream) -> bool {
+    rustix::net::connect_unspec(socket).is_ok()
+}
+
+/// One connection and its threads.
+struct Line {
+    socket: TcpStream,
+    reader: JoinHandle<Intake>,
+    writer: JoinHandle<()>,
+}
+
+impl Line {
+    /// Starts the threads of a connection that continues the session. `intake`: the state of arrival so far; `at`: the number
+    /// of the first packet to send again.
+    fn start(
+        carrier: &Arc<Carrier>,
+        link: Link,
+        number: u64,
+        compression: Compression,
+        intake: Intake,
+        at: u64,
+        events: &Sender<Event>,
+    ) -> io::Result<Line> {
+        let socket = link.socket()?;
+        let (mut reader, mut writer) = link.split(compression, intake);
+        let reader = thread("net-in", {
+            let (carrier, events) = (carrier.clone(), events.clone());
+            move || {
+                let mut heard = false;
+                let end = reader.run(&carrier, || {
+                    if !std::mem::replace(&mut heard, true) {
+                        let _ = events.send(Event::Alive { link: number });
+                    }
+                });
+                match end {
+                    LinkEnd::Over(reason) => {
+                        let _ = events.send(Event::Over(reason));
+                    }
+                    LinkEnd::Broken { why, closed } => {
+                        let _ = events.send(Event::Broken { link: number, why, closed });
+                        if !closed {
+                            carrier.broke();
+                        }
+                    }
+                }
+                reader.into_intake()
+            }
+        })?;
+        let writer = thread("net-out", {
+            let (carrier, socket, events) = (carrier.clone(), socket.try_clone()?, events.clone());
+            move || {
+                if let Err(error) = writer.run(&carrier, &carrier.arena, at) {
+                    let why = format!("cannot send to the peer: {error}");
+                    let _ = events.send(Event::Broken { link: number, why, closed: false });
+                    carrier.broke();
+                    // Wakes the reader, which then ends.
+                    reset(&socket);
+                    let _ = socket.shutdown(Shutdown::Read);
+                }
+            }
+        })?;
+        Ok(Line { socket, reader, writer })
+    }
+
+    /// Ends the connection and its threads at once; returns the state of arrival. `None`: a thread has panicked.
+    fn sever(self, carrier: &Carrier) -> Option<Intake> {
+        carrier.outbox.sever();
+        // Some kernels do not reset a connection while a thread waits for it.
+        if !reset(&self.socket) {
+            let _ = self.socket.shutdown(Shutdown::Read);
+        }
+        let intake = self.reader.join();
+        reset(&self.socket);
+        let _ = self.socket.shutdown(Shutdown::Both);
+        self.writer.join().ok()?;
+        intake.ok()
+    }
+}
+
+struct Session {
+    carrier: Arc<Carrier>,
+    compression: Compression,
+    reach: Reach,
+    line: Option<Line>,
+    /// The state of arrival while there is no connection; otherwise the connection's reader has it.
+    intake: Intake,
+    way: Box<dyn Reconnection>,
+    events: Sender<Event>,
+    /// The reason why the last connection broke.
+    broken: String,
+}
+
+/// The cause of a session's end: the local peer, or the remote peer or the network, with the reason.
+enum Cause {
+    Local,
+    Remote(String),
+}
+
+impl Carrier {
+    /// Runs the session until either side has ended for good; returns the reason.
+    pub fn run(
+        self: Arc<Self>,
+        link: Link,
+        compression: Compression,
+        mut way: Box<dyn Reconnection>,
+    ) -> io::Result<String> {
+        let (events, ended) = channel();
+        way.begin(&events)?;
+        let line = Line::start(&self, link, 0, compression, Intake::default(), 0, &events)?;
+        let control = thread("control", {
+            let (carrier, events) = (self.clone(), events.clone());
+            move || {
+                if let Err(error) = carrier.listen() {
+                    let _ = events.send(Event::Over(error));
+                }
+                let _ = events.send(Event::Local);
+            }
+        })?;
+        self.output.start(&self.outbox);
+        self.outbox.ping(self.clock());
+        let reach = Reach::new(self.grace);
+        let intake = Intake::default();
+        let mut session =
+            Session { carrier: self, compression, reach, line: Some(line), intake, way, events, broken: String::new() };
+        let cause = session.last(&ended);
+        session.way.stop();
+        let reason = session.conclude(cause, &ended);
+        if let Some(line) = session.line.take() {
+            let _ = (line.reader.join(), line.writer.join());
+        }
+        let _ = control.join();
+        Ok(reason)
+    }
+}
+
+impl Session {
+    /// Handles events until the session ends; returns the cause.
+    fn last(&mut self, ended: &Receiver<Event>) -> Cause {
+        loop {
+            let event = match self.reach.deadline() {
+                None => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => ended.recv_timeout(until.saturating_duration_since(Instant::now())),
+            };
+            let now = Instant::now();
+            let step = match event {
+                Ok(Event::Local) => return Cause::Local,
+                Ok(Event::Over(reason)) => return Cause::Remote(reason),
+                Ok(Event::Broken { link, why, closed }) => {
+                    if self.reach.link() == Some(link) {
+                        self.broken = why;
+                    }
+                    self.reach.change(Change::Broke { link, closed }, now)
+                }
+                Ok(Event::Alive { link }) => {
+                    if self.reach.link() == Some(link) {
+                        self.way.confirm();
+                    }
+                    Step::Nothing
+                }
+                Ok(Event::Back(arrival)) if !self.way.admits(&arrival) => Step::Nothing,
+                Ok(Event::Back(arrival)) => match self.reach.change(Change::Back, now) {
+                    Step::Relink { link } => match self.relink(arrival, link) {
+                        Ok(step) => step,
+                        Err(reason) => return Cause::Remote(reason),
+                    },
+                    step => step,
+                },
+                Err(RecvTimeoutError::Timeout) => self.reach.change(Change::Tick, now),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Cause::Remote("internal error: all threads of the session have ended".to_owned());
+                }
+            };
+            match step {
+                Step::Nothing | Step::Relink { .. } => {}
+                Step::Search { until } => {
+                    if let Err(reason) = self.search(until) {
+                        return Cause::Remote(reason);
+                    }
+                }
+                Step::End if self.carrier.grace.is_zero() => return Cause::Remote(self.broken.clone()),
+                Step::End => {
+                    return Cause::Remote(format!("{}, and the connection was not restored in time", self.broken));
+                }
+            }
+        }
+    }
+
+    /// Ends the present connection, if there is one.
+    fn sever(&mut self) -> Result<(), String> {
+        if let Some(line) = self.line.take() {
+            self.intake = line.sever(&self.carrier).ok_or("internal error: a thread of the connection has panicked")?;
+        }
+        Ok(())
+    }
+
+    fn search(&mut self, until: Instant) -> Result<(), String> {
+        self.sever()?;
+        self.way.search(self.intake.received(), until, &self.events);
+        Ok(())
+    }
+
+    /// Continues over another connection. A connection that fails at once counts as broken.
+    fn relink(&mut self, mut arrival: Arrival, number: u64) -> Result<Step, String> {
+        self.sever()?;
+        if let Err(error) = self.way.answer(&mut arrival, self.intake.received()) {
+            self.broken = error.to_string();
+            return Ok(self.reach.change(Change::Broke { link: number, closed: false }, Instant::now()));
+        }
+        let Arrival { link, received, .. } = arrival;
+        self.carrier.outbox.relink(received).map_err(|error| error.to_string())?;
+        let intake = std::mem::take(&mut self.intake);
+        let started = Line::start(&self.carrier, link, number, self.compression, intake, received, &self.events);
+        self.line = Some(started.map_err(|error| error.to_string())?);
+        self.carrier.outbox.ping(self.carrier.clock());
+        Ok(Step::Nothing)
+    }
+
+    fn conclude(&mut self, cause: Cause, ended: &Receiver<Event>) -> String {
+        let carrier = self.carrier.clone();
+        carrier.close();
+        let mut rest = Rest { ended, link: self.reach.link(), local: false, remote: false, broken: false };
+        rest.take_all();
+        // Queued frames cannot be sent any more. A connection that breaks after this calls `broke` itself.
+        if self.line.is_none() || rest.broken {
+            carrier.outbox.kill();
+        }
+        let delivered = || Instant::now() + DELIVERY_TIMEOUT;
+        let reason = match cause {
+            Cause::Local => {
+                carrier.finish_pumps();
+                carrier.output.finish(DELIVERY_TIMEOUT);
+                carrier.outbox.farewell("");
+                carrier.outbox.finish();
+                // The other side may still send what it has, then its farewell.
+                if self.line.is_some() {
+                    rest.until(|rest| rest.remote);
+                }
+                match carrier.side {
+                    Side::Server => "the guest has ended".to_owned(),
+                    Side::Guest => "the API server has ended".to_owned(),
+                }
+            }
+            Cause::Remote(reason) => {
+                carrier.finish_deliveries(delivered());
+                self.part_locally();
+                rest.until(|rest| rest.local);
+                carrier.finish_pumps();
+                carrier.output.finish(DELIVERY_TIMEOUT);
+                carrier.outbox.finish();
+                reason
+            }
+        };
+        carrier.finish_deliveries(delivered());
+        carrier.output.close(DELIVERY_TIMEOUT);
+        // Queued frames may still be in the writer; a connection that takes no data times out by itself.
+        if let Some(line) = &self.line {
+            let _ = line.socket.shutdown(Shutdown::Read);
+        }
+        let _ = rustix::net::shutdown(carrier.control.as_fd(), rustix::net::Shutdown::Both);
+        carrier.outbox.finish();
+        carrier.end_lanes();
+        reason
+    }
+
+    /// Tells the local peer that the session ends. An API server finishes the calls that it has; a guest has lost its device.
+    fn part_locally(&self) {
+        let how = match self.carrier.side {
+            Side::Guest => rustix::net::Shutdown::Write,
+            Side::Server => rustix::net::Shutdown::Both,
+        };
+        let _ = rustix::net::shutdown(self.carrier.control.as_fd(), how);
+    }
+}
+
+/// Events after the one that ends the session.
+struct Rest<'a> {
+    ended: &'a Receiver<Event>,
+    /// The last connection.
+    link: Option<u64>,
+    /// The local peer has hung up.
+    local: bool,
+    /// The other side says nothing more.
+    remote: bool,
+    /// And takes nothing.
+    broken: bool,
+}
+
+impl Rest<'_> {
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Local => self.local = true,
+            Event::Over(_) => self.remote = true,
+            Event::Broken { link, closed, .. } if self.link == Some(link) => {
+                self.remote = true;
+                self.broken |= !closed;
+            }
+            // Too late, or of a connection before the last.
+            Event::Broken { .. } | Event::Alive { .. } | Event::Back(_) => {}
+        }
+    }
+
+    fn take_all(&mut self) {
+        while let Ok(event) = self.ended.try_recv() {
+            self.take(event);
+        }
+    }
+
+    fn until(&mut self, done: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PEER_END_TIMEOUT;
+        while !done(self) {
+            match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(event) => self.take(event),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "life_tests.rs"]
+mod tests;

@@ -1,0 +1,410 @@
+//! The network side of a carrier: reads and writes packets, detects a broken connection. [`crate::carry::life`] runs one reader and
+//! one writer thread per connection. A hostile peer can make the reader hold [`MAX_PARTIAL`] messages in part, of eight
+//! times [`MAX_MESSAGE`] bytes together; frames that are malformed or out of place end the session.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, limit_unsent};
+use aviary_wire::MAX_MESSAGE;
+
+use crate::carry::carrier::Carrier;
+use crate::carry::inbox::{Batch, Parcel};
+use crate::carry::outbox::Next;
+use crate::carry::stream::{Reader, Writer};
+use crate::frames::frame::{Frame, Kind, Packets, put_frame, put_packet, put_signs};
+
+/// The most unsent bytes in the kernel, so that a small message waits for no more than these.
+const MAX_UNSENT_BYTES: u32 = 128 << 10;
+/// Below this round trip the peer is on this machine or next to it: compressing would cost more time than it saves.
+const LOCAL_ROUND_TRIP: Duration = Duration::from_micros(300);
+/// The size of a packet in bytes from which on it is compressed.
+const MIN_COMPRESSED_BYTES: usize = 1000;
+/// The most messages of all lanes that have arrived in part.
+const MAX_PARTIAL: usize = 1024;
+/// Bytes of numbered packets after which an acknowledgement is sent: a sixteenth of what the peer may keep.
+const ACK_BYTES: usize = 1 << 20;
+/// Bytes that each packet counts in addition to its length.
+const ACK_PACKET_COST: usize = 64;
+const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
+const COMPRESSION_SAMPLE_BYTES: usize = 8 << 10;
+/// Estimated speed of the compressor, in bytes per second; faster connections are not compressed.
+const COMPRESSOR_BYTES_PER_SECOND: f64 = 250e6;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    Off,
+    /// Compress if the connection is slow and the data becomes shorter.
+    Auto,
+}
+
+/// A connection before a session uses it: for the handshake.
+pub struct Link {
+    socket: TcpStream,
+    reader: Reader,
+    writer: Writer,
+    packets: Packets,
+    patience: Duration,
+}
+
+impl Link {
+    /// `patience`: after this time without data from the peer the connection counts as broken.
+    pub fn new(socket: TcpStream, tls: Option<rustls::Connection>, patience: Duration) -> io::Result<Self> {
+        let _ = socket.set_nodelay(true);
+        limit_unsent(&socket, MAX_UNSENT_BYTES);
+        let (reader, writer) = crate::carry::stream::split(socket.try_clone()?, tls)?;
+        let link = Link { socket, reader, writer, packets: Packets::default(), patience };
+        link.set_timeouts()?;
+        Ok(link)
+    }
+
+    fn set_timeouts(&self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(self.patience / 8))?;
+        self.socket.set_write_timeout(Some(self.patience))
+    }
+
+    pub fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
+        self.patience = patience;
+        self.set_timeouts()
+    }
+
+    pub fn socket(&self) -> io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
+    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+        put_frame(&mut frames, kind, 0, payload);
+        put_packet(&mut packet, &frames, false);
+        self.writer.write(&packet)
+    }
+
+    /// Waits for the next frame, which must be of this kind; returns its payload.
+    pub fn receive(&mut self, kind: Kind, deadline: Instant) -> io::Result<Vec<u8>> {
+        self.receive_one_of(&[kind], deadline).map(|(_, payload)| payload)
+    }
+
+    /// Waits for the next frame, the first of its packet, which must be of one of these kinds.
+    pub fn receive_one_of(&mut self, kinds: &[Kind], deadline: Instant) -> io::Result<(Kind, Vec<u8>)> {
+        let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        loop {
+            if let Some(mut frames) = self.packets.next_packet().map_err(|e| invalid(&e))? {
+                return match frames.next() {
+                    Some(Ok(frame)) if kinds.contains(&frame.kind) => Ok((frame.kind, frame.payload.to_vec())),
+                    _ => Err(invalid(&"the peer sent another frame than the handshake expects")),
+                };
+            }
+            match self.reader.read(self.packets.buffer()) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(e) if waited(&e) && Instant::now() < deadline => {}
+                Err(e) if waited(&e) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Closes the connection so that the data sent last still arrives: closing a socket with unread data would discard it.
+    pub fn end(&mut self) {
+        self.writer.end();
+        drain(&mut self.socket);
+    }
+
+    /// The socket, without its TLS session. Correct only if everything that the peer has sent was read.
+    pub fn into_socket(self) -> TcpStream {
+        self.socket
+    }
+
+    /// The two directions of the connection. `intake`: the state of arrival over earlier connections.
+    pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter) {
+        let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
+        let writer = NetWriter { writer: self.writer, compression, speed: f64::MAX, idle: self.patience / 4 };
+        (reader, writer)
+    }
+}
+
+/// Ends sending, then reads until the peer closes the connection.
+pub fn drain(socket: &mut TcpStream) {
+    let _ = socket.shutdown(std::net::Shutdown::Write);
+    let _ = socket.set_read_timeout(Some(LAST_PACKETS_TIMEOUT));
+    let deadline = Instant::now() + LAST_PACKETS_TIMEOUT;
+    while socket.read(&mut [0; 4096]).is_ok_and(|n| n > 0) && Instant::now() < deadline {}
+}
+
+fn waited(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+/// The state of arrival of a session, over all its connections.
+#[derive(Default)]
+pub(crate) struct Intake {
+    /// By lane: the message that has arrived in part.
+    partial: HashMap<u32, Vec<u8>>,
+    /// The number of numbered packets that were handled.
+    received: u64,
+    /// Bytes that have arrived since the last acknowledgement.
+    unacknowledged: usize,
+}
+
+impl Intake {
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+}
+
+pub(crate) struct NetReader {
+    reader: Reader,
+    packets: Packets,
+    intake: Intake,
+    patience: Duration,
+}
+
+/// The reason why a connection has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LinkEnd {
+    /// The peer has ended the session, or has violated the protocol.
+    Over(String),
+    /// The session may continue over another connection. `closed`: the peer's machine has closed this one in order.
+    Broken { why: String, closed: bool },
+}
+
+impl NetReader {
+    /// Handles arriving packets until the connection ends; returns the reason. Calls `alive` whenever bytes have arrived.
+    pub fn run(&mut self, carrier: &Arc<Carrier>, mut alive: impl FnMut()) -> LinkEnd {
+        let broken = |why: String| LinkEnd::Broken { why, closed: false };
+        let mut heard = Instant::now();
+        loop {
+            match self.handle_all(carrier) {
+                Ok(None) => {}
+                Ok(Some(farewell)) => return LinkEnd::Over(farewell),
+                Err(broken) => {
+                    carrier.outbox.farewell(&broken);
+                    return LinkEnd::Over(broken);
+                }
+            }
+            match self.reader.read(self.packets.buffer()) {
+                Ok(0) => {
+                    return LinkEnd::Broken { why: "the peer closed the connection".into(), closed: true };
+                }
+                Ok(_) => {
+                    heard = Instant::now();
+                    alive();
+                }
+                Err(e) if waited(&e) && heard.elapsed() < self.patience => {}
+                Err(e) if waited(&e) => return broken(format!("no data from the peer for {:?}", self.patience)),
+                Err(e) => return broken(e.to_string()),
+            }
+        }
+    }
+
+    /// The state for the next connection. A packet that has arrived in part is dropped; the peer sends it again as a whole.
+    pub fn into_intake(self) -> Intake {
+        self.intake
+    }
+
+    /// Handles these bytes as if they had arrived.
+    #[cfg(test)]
+    pub fn feed(&mut self, bytes: &[u8], carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
+        self.packets.buffer().extend_from_slice(bytes);
+        self.handle_all(carrier)
+    }
+
+    /// Acts as if the connection had broken and another one had come.
+    #[cfg(test)]
+    pub fn relink(&mut self) -> u64 {
+        self.packets = Packets::default();
+        self.intake.received
+    }
+
+    fn handle_all(&mut self, carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
+        let NetReader { packets, intake, .. } = self;
+        while let Some(frames) = packets.next_packet().map_err(|e| e.to_string())? {
+            let (numbered, bytes) = (frames.is_numbered(), frames.bytes_left());
+            let mut gathering = Gathering::default();
+            for frame in frames {
+                let frame = frame.map_err(|e| e.to_string())?;
+                if frame.kind == Kind::Message && !frame.more && !intake.partial.contains_key(&frame.lane) {
+                    gathering.take(carrier, frame)?;
+                    continue;
+                }
+                gathering.pass_on(carrier)?;
+                if frame.kind == Kind::Bye {
+                    let text = String::from_utf8_lossy(&frame.payload[..frame.payload.len().min(200)]).into_owned();
+                    return Ok(Some(if text.is_empty() { "the peer ended the session".into() } else { text }));
+                }
+                handle(intake, carrier, frame)?;
+            }
+            gathering.pass_on(carrier)?;
+            if numbered {
+                intake.count(carrier, bytes);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Intake {
+    /// Counts a numbered packet that was handled completely.
+    fn count(&mut self, carrier: &Carrier, bytes: usize) {
+        self.received += 1;
+        self.unacknowledged += bytes + ACK_PACKET_COST;
+        if self.unacknowledged >= ACK_BYTES {
+            self.unacknowledged = 0;
+            carrier.acknowledge(self.received);
+        }
+    }
+}
+
+/// Consecutive messages of one lane in a packet.
+#[derive(Default)]
+struct Gathering {
+    lane: u32,
+    batch: Batch,
+}
+
+impl Gathering {
+    fn take(&mut self, carrier: &Carrier, frame: Frame) -> Result<(), String> {
+        if frame.lane != self.lane {
+            self.pass_on(carrier)?;
+            self.lane = frame.lane;
+        }
+        self.batch.push(frame.payload);
+        Ok(())
+    }
+
+    fn pass_on(&mut self, carrier: &Carrier) -> Result<(), String> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() { Ok(()) } else { carrier.arrived(self.lane, Parcel::Batch(batch)) }
+    }
+}
+
+fn word(payload: &[u8]) -> Result<u64, String> {
+    payload.try_into().map(u64::from_le_bytes).map_err(|_| "the peer sent a frame of the wrong size".to_owned())
+}
+
+fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(), String> {
+    let Intake { partial, received, .. } = intake;
+    match frame.kind {
+        Kind::Message => {
+            let message = match partial.remove(&frame.lane) {
+                Some(mut begun) => {
+                    begun.extend_from_slice(frame.payload);
+                    begun
+                }
+                None => frame.payload.to_vec(),
+            };
+            if message.len() > MAX_MESSAGE {
+                return Err(format!("the peer sent a message of more than {MAX_MESSAGE} bytes"));
+            }
+            if frame.more {
+                if message.is_empty() {
+                    return Err("the peer sent an empty part of a message".into());
+                }
+                partial.insert(frame.lane, message);
+                if partial.values().map(Vec::len).sum::<usize>() > 8 * MAX_MESSAGE || partial.len() > MAX_PARTIAL {
+                    return Err("the peer sent parts of too many messages at a time".into());
+                }
+                return Ok(());
+            }
+            carrier.arrived(frame.lane, Parcel::Message(message))
+        }
+        Kind::Region => carrier.arrived_region(frame.payload),
+        Kind::Control => carrier.arrived_control(frame.payload),
+        Kind::Credit => {
+            carrier.outbox.credit(frame.lane, word(frame.payload)?);
+            Ok(())
+        }
+        Kind::Ping => {
+            carrier.outbox.pong(word(frame.payload)?, *received);
+            Ok(())
+        }
+        Kind::Pong => {
+            carrier.saw_round_trip(word(frame.payload)?);
+            Ok(())
+        }
+        Kind::Ack => carrier.outbox.acknowledged(word(frame.payload)?).map_err(|e| e.to_string()),
+        Kind::Open | Kind::Welcome | Kind::Bye | Kind::Ticket | Kind::Resume | Kind::Resumed => {
+            Err("the peer sent a frame of the handshake in the middle of a session".into())
+        }
+    }
+}
+
+pub(crate) struct NetWriter {
+    writer: Writer,
+    compression: Compression,
+    /// Estimated speed of the connection, in bytes per second.
+    speed: f64,
+    idle: Duration,
+}
+
+impl NetWriter {
+    /// Sends what is queued until that ends; first again what was sent over other connections, from number `at` on.
+    pub fn run(&mut self, carrier: &Carrier, arena: &Arena, at: u64) -> io::Result<()> {
+        let (mut signs, mut frames, mut packet) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = at;
+        while let Some(following) = carrier.outbox.again(next, &mut packet, &mut signs) {
+            self.send_signs(&mut signs)?;
+            self.writer.write(&packet)?;
+            next = following;
+        }
+        packet.clear();
+        loop {
+            frames.clear();
+            let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
+            match carrier.outbox.next(arena, &mut signs, &mut frames, linger, self.idle) {
+                Next::Packet => {}
+                Next::Idle => put_frame(&mut signs, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
+                Next::Finished => {
+                    self.writer.end();
+                    return Ok(());
+                }
+                Next::Severed => return Ok(()),
+            }
+            let signed = self.send_signs(&mut signs);
+            if frames.is_empty() {
+                signed?;
+                continue;
+            }
+            packet.clear();
+            put_packet(&mut packet, &frames, self.pays(&frames, carrier.round_trip()));
+            let (start, length) = (Instant::now(), packet.len());
+            let written = signed.and_then(|()| self.writer.write(&packet));
+            // It has its number, whether or not the connection took it.
+            carrier.outbox.keep(&mut packet);
+            written?;
+            if length > COMPRESSION_SAMPLE_BYTES {
+                let speed = length as f64 / start.elapsed().as_secs_f64().max(1e-9);
+                // Slowly, because a buffer with room says little.
+                self.speed = if self.speed == f64::MAX { speed } else { self.speed * 0.9 + speed * 0.1 };
+            }
+        }
+    }
+
+    /// Sends signs, if there are any, and leaves none.
+    fn send_signs(&mut self, signs: &mut Vec<u8>) -> io::Result<()> {
+        if signs.is_empty() {
+            return Ok(());
+        }
+        let mut packet = Vec::new();
+        put_signs(&mut packet, signs);
+        signs.clear();
+        self.writer.write(&packet)
+    }
+
+    fn pays(&self, frames: &[u8], round_trip: Duration) -> bool {
+        if self.compression == Compression::Off || round_trip < LOCAL_ROUND_TRIP || frames.len() < MIN_COMPRESSED_BYTES
+        {
+            return false;
+        }
+        if frames.len() <= COMPRESSION_SAMPLE_BYTES {
+            return true;
+        }
+        let sample = &frames[frames.len() / 2..][..COMPRESSION_SAMPLE_BYTES.min(frames.len() / 2)];
+        let packed = lz4_flex::block::compress(sample).len();
+        // Many small messages are worth it for the few segments that they then need.
+        packed * 10 < sample.len() * 8 && (self.speed < COMPRESSOR_BYTES_PER_SECOND || packed * 3 < sample.len())
+    }
+}

@@ -1,0 +1,300 @@
+use super::*;
+use crate::frames::frame::{Frame, MAX_FRAGMENT_BYTES, MAX_PACKET, Packets, put_packet, put_signs};
+use crate::frames::items::{ITEM_COST, MAX_UNSPLIT_BYTES};
+
+const NO_TIME: Duration = Duration::ZERO;
+
+fn arena() -> std::sync::Arc<Arena> {
+    Arena::create(16 << 20).unwrap()
+}
+
+/// The frames in packets: kind, lane, payload, more.
+fn content(stream: Vec<u8>) -> Vec<(Kind, u32, Vec<u8>, bool)> {
+    let (mut packets, mut content) = (Packets::default(), Vec::new());
+    *packets.buffer() = stream;
+    while let Some(frames) = packets.next_packet().unwrap() {
+        let owned = |f: Frame| (f.kind, f.lane, f.payload.to_vec(), f.more);
+        content.extend(frames.map(|frame| owned(frame.unwrap())));
+    }
+    content
+}
+
+/// The frames that go next, signs first. An honest peer acknowledges them at once.
+fn packet(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
+    let (mut stream, numbered) = unacknowledged(outbox, arena);
+    stream.extend_from_slice(&numbered);
+    let sent = outbox.state().retained.sent();
+    outbox.acknowledged(sent).unwrap();
+    content(stream)
+}
+
+/// The signs and the numbered packet that go next; either may be empty.
+fn unacknowledged(outbox: &Outbox, arena: &Arena) -> (Vec<u8>, Vec<u8>) {
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    let (mut sent, mut numbered) = (Vec::new(), Vec::new());
+    if outbox.next(arena, &mut signs, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
+        return (sent, numbered);
+    }
+    assert!(frames.len() <= MAX_PACKET);
+    if !signs.is_empty() {
+        put_signs(&mut sent, &signs);
+    }
+    if !frames.is_empty() {
+        put_packet(&mut numbered, &frames, false);
+        outbox.keep(&mut numbered.clone());
+    }
+    (sent, numbered)
+}
+
+fn region(offset: u64, length: usize) -> Region {
+    Region { offset, length }
+}
+
+#[test]
+fn regions_go_before_their_message_and_all_bytes_arrive() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let data: Vec<u8> = (0..300_000u32).map(|n| (n * 7) as u8).collect();
+    arena.write(4096, &data).unwrap();
+    outbox.message(3, b"first", Vec::new(), true).unwrap();
+    outbox.message(3, b"second", vec![region(4096, data.len()), region(1 << 20, 10)], true).unwrap();
+    outbox.message(3, b"third", Vec::new(), true).unwrap();
+    let (mut seen, mut messages) = (vec![0; data.len()], Vec::new());
+    loop {
+        let frames = packet(&outbox, &arena);
+        if frames.is_empty() {
+            break;
+        }
+        for (kind, lane, payload, _) in frames {
+            assert_eq!(lane, 3);
+            let Kind::Region = kind else {
+                messages.push(payload);
+                continue;
+            };
+            assert_eq!(messages.len(), 1, "between the first message and the second");
+            let at = u64::from_le_bytes(payload[..8].try_into().unwrap()) as usize;
+            if at < 1 << 20 {
+                seen[at - 4096..][..payload.len() - 8].copy_from_slice(&payload[8..]);
+            }
+        }
+    }
+    assert_eq!(messages, [&b"first"[..], b"second", b"third"]);
+    assert!(seen == data);
+}
+
+#[test]
+fn a_small_message_passes_a_bulk_one() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    outbox.message(1, b"bulk", vec![region(0, 8 << 20)], true).unwrap();
+    for _ in 0..3 {
+        assert_eq!(packet(&outbox, &arena).len(), 1);
+    }
+    outbox.message(2, b"small", Vec::new(), true).unwrap();
+    let frames = packet(&outbox, &arena);
+    assert_eq!((frames[0].1, &frames[0].2[..]), (2, &b"small"[..]));
+    assert_eq!((frames[1].0, frames[1].1), (Kind::Region, 1), "and does not stop it");
+}
+
+#[test]
+fn bulk_messages_take_turns() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for lane in [1, 2, 3] {
+        outbox.message(lane, b"bulk", vec![region(0, 4 * MAX_FRAGMENT_BYTES)], true).unwrap();
+    }
+    let lanes: Vec<u32> = (0..6).map(|_| packet(&outbox, &arena)[0].1).collect();
+    assert_eq!(lanes, [1, 2, 3, 1, 2, 3]);
+}
+
+#[test]
+fn a_lane_without_credit_waits_and_others_do_not() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let message = vec![7; MAX_UNSPLIT_BYTES];
+    let send = |lane| outbox.message(lane, &message, Vec::new(), true);
+    let sent = |lane: u32| {
+        let mut bytes = 0;
+        loop {
+            let frames = packet(&outbox, &arena);
+            if frames.is_empty() {
+                return bytes;
+            }
+            bytes += frames.iter().filter(|f| f.1 == lane).map(|f| f.2.len()).sum::<usize>();
+        }
+    };
+    let mut all = 0;
+    for _ in 0..4 {
+        (0..CREDIT_BYTES / MAX_UNSPLIT_BYTES / 2).for_each(|_| send(1).unwrap());
+        all += sent(1);
+    }
+    assert!((CREDIT_BYTES..CREDIT_BYTES + 2 * MAX_GATHERED_BYTES + MAX_UNSPLIT_BYTES).contains(&all), "{all}");
+    send(2).unwrap();
+    assert_eq!(sent(2), MAX_UNSPLIT_BYTES);
+    outbox.credit(1, all as u64);
+    assert_eq!(sent(1), 2 * CREDIT_BYTES - all, "what was held back");
+}
+
+#[test]
+fn a_message_longer_than_the_window_arrives_whole() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    outbox.message(1, &vec![1; 3 * CREDIT_BYTES], Vec::new(), true).unwrap();
+    let mut bytes = 0;
+    loop {
+        let frame = packet(&outbox, &arena).remove(0);
+        bytes += frame.2.len();
+        if !frame.3 {
+            break;
+        }
+    }
+    assert_eq!(bytes, 3 * CREDIT_BYTES);
+}
+
+#[test]
+fn packet_without_a_waiter_lingers() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let long = Duration::from_secs(60);
+    outbox.message(1, b"asynchronous", Vec::new(), false).unwrap();
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, Duration::from_millis(5)), Next::Idle);
+    outbox.message(1, b"synchronous", Vec::new(), true).unwrap();
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Packet);
+    outbox.finish();
+    frames.clear();
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Finished);
+    assert_eq!(outbox.message(1, b"late", Vec::new(), true), Err(Over));
+}
+
+#[test]
+fn pings_and_credits_without_end_wait_as_one() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for time in 0..100_000 {
+        outbox.pong(time, time + 1);
+        outbox.ping(time);
+        outbox.grant(time as u32 % 2, 5);
+        outbox.farewell(&"why ".repeat(1000));
+    }
+    assert!(outbox.held() < 300, "{}", outbox.held());
+    let frames = packet(&outbox, &arena);
+    let last = 99_999u64.to_le_bytes().to_vec();
+    let credit = 250_000u64.to_le_bytes().to_vec();
+    let received = 100_000u64.to_le_bytes().to_vec();
+    assert_eq!(frames[..2], [(Kind::Ping, 0, last.clone(), false), (Kind::Pong, 0, last, false)]);
+    assert_eq!(frames[2], (Kind::Ack, 0, received, false));
+    assert_eq!(frames[3..5], [(Kind::Credit, 0, credit.clone(), false), (Kind::Credit, 1, credit, false)]);
+    assert_eq!((frames.len(), frames[5].0, frames[5].2.len()), (6, Kind::Bye, 200));
+    assert_eq!((packet(&outbox, &arena), outbox.held()), (Vec::new(), 0));
+}
+
+#[test]
+fn lanes_that_are_over_leave_nothing() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for lane in 1..1000 {
+        outbox.message(lane, b"the last", Vec::new(), true).unwrap();
+        outbox.message(lane, b"with a region", vec![region(0, 10)], true).unwrap();
+        outbox.grant(lane, 7);
+        outbox.control(lane, &[0; 32]).unwrap();
+        outbox.forget(lane);
+    }
+    assert!(outbox.held() > 1000 * ITEM_COST);
+    let (mut messages, mut controls) = (0, 0);
+    loop {
+        let frames = packet(&outbox, &arena);
+        messages += frames.iter().filter(|frame| frame.0 == Kind::Message).count();
+        controls += frames.iter().filter(|frame| frame.0 == Kind::Control).count();
+        assert!(frames.iter().all(|frame| frame.0 != Kind::Credit));
+        if frames.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((messages, controls, outbox.held()), (2 * 999, 999, 0));
+}
+
+#[test]
+fn a_peer_that_does_not_read_stops_every_sender() {
+    const MOST: usize = 64 << 10;
+    const FRAMES: usize = 5000;
+    const LANES: u32 = 50;
+    const ALL_LANES: usize = LANES as usize * size_of::<OutboxLane>();
+    let (outbox, arena) = (std::sync::Arc::new(Outbox::holding(MOST, None)), arena());
+    let senders = [0u32, 1].map(|sender| {
+        let outbox = outbox.clone();
+        std::thread::spawn(move || {
+            for n in 0..FRAMES as u32 {
+                match sender {
+                    // Of lanes that nobody knows.
+                    0 => outbox.control(n, &[0; 32]).unwrap(),
+                    _ => outbox.message((1 << 30) | (n % LANES), &[0; 1000], Vec::new(), true).unwrap(),
+                }
+            }
+        })
+    });
+    let mut sent = 0;
+    while sent < 2 * FRAMES {
+        let held = outbox.held();
+        // The entries of lanes are counted here, too.
+        assert!(
+            held < MOST + 2 * (ITEM_COST + 2000) + MOST / ITEM_COST * size_of::<OutboxLane>() + ALL_LANES,
+            "{held}"
+        );
+        let (mut signs, mut frames) = (Vec::new(), Vec::new());
+        outbox.next(&arena, &mut signs, &mut frames, NO_TIME, Duration::from_millis(1));
+        let (mut packets, mut stream) = (Packets::default(), Vec::new());
+        put_packet(&mut stream, &frames, false);
+        packets.buffer().extend_from_slice(&stream);
+        sent += packets.next_packet().unwrap().unwrap().count();
+    }
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    assert!(outbox.held() <= ALL_LANES, "of the other lanes nothing is remembered");
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_stops_the_sender_and_gets_signs() {
+    let arena = arena();
+    let outbox = Outbox::holding(ALL_QUEUED, Some(1 << 20));
+    outbox.message(1, b"bulk", vec![region(0, 8 << 20)], true).unwrap();
+    let mut packets = 0;
+    while !unacknowledged(&outbox, &arena).1.is_empty() {
+        packets += 1;
+    }
+    assert!((10..16).contains(&packets), "{packets}");
+    assert!(outbox.held() <= (1 << 20) + ITEM_COST * 3, "{}", outbox.held());
+    // It must not wait for the acknowledgement of the peer, which may wait for this one.
+    outbox.pong(7, 9);
+    let (signs, numbered) = unacknowledged(&outbox, &arena);
+    assert!(numbered.is_empty() && content(signs).len() == 2);
+    outbox.acknowledged(packets).unwrap();
+    while !unacknowledged(&outbox, &arena).1.is_empty() {}
+    // The end of a session waits for nothing.
+    outbox.let_go();
+    outbox.finish();
+    let mut rest = 0;
+    while !unacknowledged(&outbox, &arena).1.is_empty() {
+        rest += 1;
+    }
+    assert!(rest > 90, "{rest}");
+}
+
+#[test]
+fn what_was_sent_is_sent_again_on_another_connection() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let mut sent = Vec::new();
+    for n in 0..5u8 {
+        outbox.message(1, &[n], Vec::new(), true).unwrap();
+        sent.push(unacknowledged(&outbox, &arena).1);
+    }
+    outbox.acknowledged(1).unwrap();
+    outbox.pong(5, 5);
+    outbox.sever();
+    let (mut signs, mut frames) = (Vec::new(), Vec::new());
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, NO_TIME, NO_TIME), Next::Severed);
+    assert_eq!(outbox.again(0, &mut frames, &mut signs), None, "there is no connection");
+    outbox.message(1, b"queued meanwhile", Vec::new(), true).unwrap();
+    assert_eq!(outbox.relink(0), Err(AckError::Forgotten(0, 1)));
+    assert_eq!(outbox.relink(6), Err(AckError::NeverSent(6, 5)));
+    outbox.relink(2).unwrap();
+    let (mut at, mut again) = (2, Vec::new());
+    while let Some(next) = outbox.again(at, &mut frames, &mut signs) {
+        again.push(frames.clone());
+        at = next;
+    }
+    assert_eq!(again, sent[2..]);
+    assert!(signs.is_empty(), "those of the connection that is gone");
+    assert_eq!(packet(&outbox, &arena)[0].2, b"queued meanwhile");
+}

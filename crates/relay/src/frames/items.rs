@@ -1,0 +1,112 @@
+//! Entries of [`crate::carry::outbox`]'s queues: small messages, which are sent together, and bulk data, which is sent piece by
+//! piece.
+
+use std::collections::VecDeque;
+
+use aviary_transport::{Arena, Region};
+
+use crate::frames::frame::{Kind, MAX_FRAGMENT_BYTES, put_frame, put_header};
+
+/// The most bytes of a message that is sent as a whole; a longer one is cut into pieces.
+pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
+/// The size in bytes at which a lane's thread passes gathered messages to the outbox.
+const BATCH_BYTES: usize = 4 << 10;
+/// Cost of a region in bytes besides its own.
+const REGION_COST: usize = 32;
+/// Memory of a queue's entry besides its payload, in bytes, its lane's entry included.
+pub const ITEM_COST: usize = 256;
+
+/// An entry of a lane's queue.
+pub enum Item {
+    /// Encoded frames of small messages, which contain `bytes` message bytes.
+    Small {
+        frames: Vec<u8>,
+        bytes: usize,
+    },
+    Bulk(Bulk),
+}
+
+/// A message with its regions, sent piece by piece.
+pub struct Bulk {
+    pub regions: VecDeque<Region>,
+    /// The number of regions at first.
+    pub listed: usize,
+    pub message: Vec<u8>,
+    /// Bytes of the message that were sent.
+    pub sent: usize,
+}
+
+impl Item {
+    /// Memory of the entry, in bytes.
+    pub fn held(&self) -> usize {
+        ITEM_COST
+            + match self {
+                Item::Small { frames, .. } => frames.len(),
+                Item::Bulk(bulk) => bulk.message.len() + bulk.listed * size_of::<Region>(),
+            }
+    }
+}
+
+/// Small messages of one lane that are queued together.
+pub struct Gathered {
+    lane: u32,
+    pub frames: Vec<u8>,
+    /// Message bytes in `frames`.
+    pub bytes: usize,
+    pub urgent: bool,
+}
+
+impl Gathered {
+    pub fn new(lane: u32) -> Self {
+        Gathered { lane, frames: Vec::new(), bytes: 0, urgent: false }
+    }
+
+    /// Adds a message. False: it is too long and must be sent alone.
+    pub fn take(&mut self, message: &[u8], urgent: bool) -> bool {
+        if message.len() > MAX_UNSPLIT_BYTES {
+            return false;
+        }
+        put_frame(&mut self.frames, Kind::Message, self.lane, message);
+        self.bytes += message.len();
+        self.urgent |= urgent;
+        true
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.frames.len() >= BATCH_BYTES
+    }
+}
+
+impl Bulk {
+    /// Appends the next piece to `out`; returns how many bytes of the message it contains.
+    pub fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>) -> usize {
+        let mut left = MAX_FRAGMENT_BYTES;
+        while left > 0 {
+            let Some(region) = self.regions.front_mut() else { break };
+            let length = region.length.min(left);
+            put_header(out, Kind::Region, false, lane, 8 + length);
+            out.extend_from_slice(&region.offset.to_le_bytes());
+            if arena.read(region.offset, length, out).is_err() {
+                // Cannot happen, because regions are checked before they are queued; the frame must be complete anyway.
+                out.resize(out.len() + length, 0);
+            }
+            left = left.saturating_sub(length + REGION_COST);
+            if length == region.length {
+                self.regions.pop_front();
+            } else {
+                region.offset += length as u64;
+                region.length -= length;
+            }
+        }
+        // A small message is sent together with the last of its regions.
+        if !self.regions.is_empty() || (left < MAX_FRAGMENT_BYTES && self.message.len() > MAX_UNSPLIT_BYTES) {
+            return 0;
+        }
+        let rest = &self.message[self.sent..];
+        let part = rest.len().min(MAX_FRAGMENT_BYTES);
+        put_header(out, Kind::Message, part < rest.len(), lane, part);
+        out.extend_from_slice(&rest[..part]);
+        self.sent += part;
+        part
+    }
+}

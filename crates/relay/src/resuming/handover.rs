@@ -1,0 +1,231 @@
+//! The node's side of resuming a session: passes a new connection from the gateway process that accepted it to the gateway
+//! process of the session.
+//!
+//! Each connection gets a new gateway process, which authenticates the peer and asks the node for the session; the node
+//! connects the two gateways. The session's gateway only gets connections of its own tenant. On each, a second TLS session
+//! begins, in which the peer must send the session's ticket. One connection at a time is examined, for [`PROOF_TIMEOUT`]
+//! at most; a newer one replaces it, so a peer that sends nothing blocks nobody.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{ControlSocket, receive_greeting, receive_hello, send_greeting};
+use aviary_wire::attach::welcome_status;
+use aviary_wire::{Hello, WIRE_VERSION, Welcome};
+use rustix::net::{SendFlags, send};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::carry::life::{Arrival, Event, Reconnection};
+use crate::carry::link::Link;
+use crate::carry::threads::thread;
+use crate::frames::frame::Kind;
+use crate::frames::welcome::{WELCOME_TIMEOUT, refuse_as};
+use crate::keys::security::{Identity, NodeSecurity};
+use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, Ticket, Tickets};
+
+/// The most time for the other gateway to pass its connection.
+const PASS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most time for a connection to show the session's ticket.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+const NOT_OURS: &str = "the session has ended, or the ticket is not valid for it";
+
+/// Passes a connection that resumes a session to the gateway of that session, which the node chooses.
+pub(crate) fn hand_over(node: &Path, mut link: Link) -> Result<String, String> {
+    let socket = UnixStream::connect(node).map_err(|e| format!("the node does not answer its own gateway: {e}"))?;
+    let connection = link.socket().map_err(|e| e.to_string())?;
+    let failed =
+        |e: aviary_transport::ControlError| format!("the session's gateway did not accept the connection: {e}");
+    // Fails if the node has no such session and has already answered and closed the socket; its answer is read next.
+    let _ = send_greeting(&socket, &Hello::default().to_bytes(), &[connection.as_fd()]);
+    let welcome = receive_greeting(socket.as_fd(), WELCOME_TIMEOUT).map_err(failed)?;
+    if welcome.status != welcome_status::OK {
+        return refuse_as(&mut link, welcome.status, &welcome.text);
+    }
+    // After this the peer begins a second TLS session, with the other gateway.
+    link.send(Kind::Welcome, &welcome.to_bytes()).map_err(|e| e.to_string())?;
+    Ok("passed on".to_owned())
+}
+
+/// What a connection must show to resume this session.
+struct Expected {
+    security: NodeSecurity,
+    /// Empty if the node accepts peers without identity (--plain-loopback).
+    tenant: String,
+    resumption: Resumption,
+    patience: Duration,
+    tickets: Mutex<Tickets>,
+}
+
+pub(crate) struct HandOvers {
+    expected: Arc<Expected>,
+    /// The channel to the node: connections come from it; lines about this session's connection go to it.
+    node: Arc<OwnedFd>,
+}
+
+impl HandOvers {
+    /// `resumption`: as it was sent to the relay. `patience`: the time without data after which a connection counts as broken.
+    pub fn new(
+        node: OwnedFd,
+        security: NodeSecurity,
+        tenant: String,
+        resumption: Resumption,
+        patience: Duration,
+    ) -> Self {
+        let tickets = Mutex::new(Tickets::Known(resumption.ticket));
+        let expected = Arc::new(Expected { security, tenant, resumption, patience, tickets });
+        HandOvers { expected, node: Arc::new(node) }
+    }
+
+    /// Sends a line to the node, or drops it if the node does not read: this process must not wait for it.
+    fn tell(&self, line: &str) {
+        let _ = send(&*self.node, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+impl Expected {
+    fn tickets(&self) -> std::sync::MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts a connection if the peer is of the session's tenant and shows the session's ticket.
+    fn listen(&self, mut socket: TcpStream) -> Result<Arrival, String> {
+        let text = |e: io::Error| e.to_string();
+        socket.set_nonblocking(false).map_err(text)?;
+        socket.set_read_timeout(Some(PROOF_TIMEOUT)).map_err(text)?;
+        socket.set_write_timeout(Some(PROOF_TIMEOUT)).map_err(text)?;
+        let tls = self.security.shake_hands(&mut socket).map_err(text)?;
+        let certified = self.security.by_certificate(tls.as_ref());
+        let mut link = Link::new(socket, tls, self.patience).map_err(text)?;
+        let resume = link.receive(Kind::Resume, Instant::now() + PROOF_TIMEOUT).map_err(text)?;
+        let resume = Resume::from_bytes(&resume).map_err(|e| e.to_string())?;
+        let same_tenant = self.security.is_plain()
+            || self.security.identify(certified, &resume.token) == Identity::Tenant(self.tenant.clone());
+        match resume.proof {
+            Some(Proof { ticket, received })
+                if same_tenant && resume.session == self.resumption.session && self.tickets().counts(&ticket) =>
+            {
+                Ok(Arrival { link, received, shown: Some(ticket) })
+            }
+            _ => refuse_as(&mut link, welcome_status::OVER, NOT_OURS),
+        }
+    }
+}
+
+/// The state of a connection that is examined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hearing {
+    /// It has not shown a ticket yet.
+    Open,
+    /// It has shown a valid ticket; the session admits or refuses it.
+    Shown,
+    /// A newer connection came before it showed a ticket.
+    Displaced,
+}
+
+/// The connection that is examined.
+struct Listening {
+    socket: TcpStream,
+    hearing: Arc<Mutex<Hearing>>,
+    thread: JoinHandle<()>,
+}
+
+impl Listening {
+    /// Makes place for a newer connection. A connection that has already shown the ticket is kept.
+    fn end(self) {
+        if leave_open(&self.hearing, Hearing::Displaced) {
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+        let _ = self.thread.join();
+    }
+}
+
+/// Changes the state from `Open` to `next`. False: it was not `Open`.
+fn leave_open(hearing: &Mutex<Hearing>, next: Hearing) -> bool {
+    let mut hearing = hearing.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = *hearing == Hearing::Open;
+    if open {
+        *hearing = next;
+    }
+    open
+}
+
+/// Examines connections that the node passes, until the node ends.
+fn take_all(expected: &Arc<Expected>, node: &ControlSocket, events: &Sender<Event>) {
+    let mut listening: Option<Listening> = None;
+    while let Ok(Some((_, passed))) = node.receive() {
+        let Some(socket) = passed.and_then(|gateway| take(&gateway)) else { continue };
+        if let Some(older) = listening.take() {
+            older.end();
+        }
+        let Ok(copy) = socket.try_clone() else { continue };
+        let (expected, events) = (expected.clone(), events.clone());
+        let hearing = Arc::new(Mutex::new(Hearing::Open));
+        let heard = hearing.clone();
+        let listen = move || {
+            if let Ok(arrival) = expected.listen(socket)
+                && leave_open(&heard, Hearing::Shown)
+            {
+                let _ = events.send(Event::Back(arrival));
+            }
+        };
+        listening = thread("resume", listen).ok().map(|thread| Listening { socket: copy, hearing, thread });
+    }
+}
+
+/// Receives the connection from another gateway.
+fn take(gateway: &OwnedFd) -> Option<TcpStream> {
+    let (_, descriptors) = receive_hello(gateway, PASS_TIMEOUT).ok()?;
+    let connection = descriptors.into_iter().next()?;
+    let welcome = Welcome { wire_version: WIRE_VERSION, status: welcome_status::OK, ..Welcome::default() };
+    send_greeting(gateway, &welcome.to_bytes(), &[]).ok()?;
+    Some(TcpStream::from(connection))
+}
+
+/// The machine's monotonic clock, in milliseconds; the node compares it with its own.
+fn monotonic_ms() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+impl Reconnection for HandOvers {
+    fn begin(&mut self, events: &Sender<Event>) -> io::Result<()> {
+        let (expected, events) = (self.expected.clone(), events.clone());
+        let node = ControlSocket::new(self.node.try_clone()?);
+        // The thread ends with the process.
+        thread("resumptions", move || take_all(&expected, &node, &events)).map(drop)
+    }
+
+    fn search(&mut self, _: u64, _: Instant, _: &Sender<Event>) {
+        self.tell(&format!("away {}\n", monotonic_ms()));
+    }
+
+    fn admits(&self, arrival: &Arrival) -> bool {
+        arrival.shown.is_some_and(|ticket| self.expected.tickets().counts(&ticket))
+    }
+
+    fn answer(&mut self, arrival: &mut Arrival, received: u64) -> io::Result<()> {
+        let none = || io::Error::other("the kernel returned no random bytes");
+        let ticket = Ticket::random().ok_or_else(none)?;
+        self.expected.tickets().renew(arrival.shown.ok_or_else(none)?, ticket);
+        arrival.link.send(Kind::Resumed, &Resumed { ticket, received }.to_bytes())?;
+        self.tell("back\n");
+        Ok(())
+    }
+
+    fn confirm(&mut self) {
+        self.expected.tickets().confirm();
+    }
+
+    fn stop(&mut self) {}
+}
+
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod tests;

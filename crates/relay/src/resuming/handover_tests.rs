@@ -1,0 +1,190 @@
+//! Connections that come for a session, honest and others, with all of TLS. The test is the node and the other gateway.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+
+use aviary_transport::RemoteAddress;
+use aviary_wire::Control;
+use aviary_wire::attach::PREFIX;
+
+use super::*;
+use crate::carry::link::Compression;
+use crate::dial::{RelayOptions, secure};
+use crate::keys::identity::{Days, write_identities};
+use crate::keys::security::ClientSecurity;
+use crate::resuming::resume::SessionName;
+
+const SESSION: SessionName = [5; 16];
+const GRACE: Duration = Duration::from_secs(60);
+/// Longer than any of these tests.
+const LONG: Duration = Duration::from_secs(120);
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let name = u64::from_le_bytes(crate::resuming::resume::random().unwrap());
+        let path = std::env::temp_dir().join(format!("aviary-handover-{name:x}"));
+        let days = Days { node: 1, tenant: 1 };
+        for tenant in ["alice", "bob"] {
+            write_identities(&path, &["localhost".to_owned()], tenant, days, false).unwrap();
+        }
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A session of alice's.
+struct Session {
+    folder: Folder,
+    node: UnixStream,
+    way: HandOvers,
+    events: Receiver<Event>,
+    ticket: Ticket,
+}
+
+impl Session {
+    fn new() -> Self {
+        let folder = Folder::new();
+        let (node, report) = UnixStream::pair().unwrap();
+        let security = NodeSecurity::load(&folder.0.join("node")).unwrap();
+        let ticket = Ticket::random().unwrap();
+        let resumption = Resumption { session: SESSION, ticket, grace: GRACE };
+        let mut way = HandOvers::new(report.into(), security, "alice".to_owned(), resumption, LONG);
+        let (told, events) = channel();
+        way.begin(&told).unwrap();
+        Session { folder, node, way, events, ticket }
+    }
+
+    fn options(&self, tenant: &str) -> RelayOptions {
+        let folder = self.folder.0.join(format!("tenant-{tenant}"));
+        RelayOptions {
+            node: RemoteAddress::Tcp { host: "localhost".to_owned(), port: 1 },
+            security: ClientSecurity::load(Some(&folder), None, None).unwrap(),
+            patience: LONG,
+            compression: Compression::Off,
+            verbose: false,
+        }
+    }
+
+    /// The node's and the other gateway's part: the client's end of a connection that the session's gateway has taken.
+    fn pass(&self) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let (gateway, theirs) = UnixStream::pair().unwrap();
+        send_greeting(&self.node, &Control::default().to_bytes(), &[theirs.as_fd()]).unwrap();
+        send_greeting(&gateway, &Hello::default().to_bytes(), &[connection.as_fd()]).unwrap();
+        assert_eq!(receive_greeting(&gateway, LONG).unwrap().status, welcome_status::OK);
+        client
+    }
+
+    /// A client's connection that has shown this.
+    fn show(&self, tenant: &str, session: SessionName, proof: Option<Proof>) -> Link {
+        let mut link = secure(&self.options(tenant), self.pass(), LONG).unwrap();
+        link.send(Kind::Resume, &Resume { token: Vec::new(), session, proof }.to_bytes()).unwrap();
+        link
+    }
+
+    fn is_refused(&self, tenant: &str, session: SessionName, proof: Option<Proof>) {
+        let refusal = self.show(tenant, session, proof).receive(Kind::Welcome, Instant::now() + LONG).unwrap();
+        let welcome = Welcome::from_body(&refusal[PREFIX..]).unwrap();
+        assert_eq!((welcome.status, &welcome.text[..]), (welcome_status::OVER, NOT_OURS));
+        assert!(self.events.try_recv().is_err(), "nobody is told");
+    }
+
+    fn arrival(&self) -> Arrival {
+        match self.events.recv_timeout(LONG) {
+            Ok(Event::Back(arrival)) => arrival,
+            _ => panic!("no connection"),
+        }
+    }
+
+    /// A client comes with a ticket that counts; the next one.
+    fn resume(&mut self, ticket: Ticket, received: u64) -> Ticket {
+        let mut link = self.show("alice", SESSION, Some(Proof { ticket, received }));
+        let mut arrival = self.arrival();
+        assert_eq!(arrival.received, received);
+        assert!(self.way.admits(&arrival));
+        self.way.answer(&mut arrival, 77).unwrap();
+        let resumed = link.receive(Kind::Resumed, Instant::now() + LONG).unwrap();
+        let resumed = Resumed::from_bytes(&resumed).unwrap();
+        assert_eq!(resumed.received, 77);
+        resumed.ticket
+    }
+}
+
+fn proof(ticket: Ticket) -> Option<Proof> {
+    Some(Proof { ticket, received: 3 })
+}
+
+#[test]
+fn a_ticket_counts_for_its_session_and_tenant_only() {
+    let session = Session::new();
+    let own = session.ticket;
+    session.is_refused("alice", SESSION, proof(Ticket::random().unwrap()));
+    session.is_refused("alice", SESSION, None);
+    session.is_refused("alice", [6; 16], proof(own));
+    session.is_refused("bob", SESSION, proof(own));
+    session.show("alice", SESSION, proof(own));
+    assert_eq!(session.arrival().received, 3);
+}
+
+#[test]
+fn a_ticket_is_renewed_and_counts_no_more_once_its_successor_has_arrived() {
+    let mut session = Session::new();
+    let first = session.ticket;
+    let second = session.resume(first, 0);
+    // The answer may not have arrived.
+    let third = session.resume(first, 5);
+    session.is_refused("alice", SESSION, proof(second));
+    session.way.confirm();
+    session.is_refused("alice", SESSION, proof(first));
+    let fourth = session.resume(third, 6);
+    session.way.confirm();
+    session.is_refused("alice", SESSION, proof(third));
+    session.resume(fourth, 7);
+}
+
+#[test]
+fn of_two_connections_with_one_ticket_the_later_finds_it_used() {
+    let mut session = Session::new();
+    let ticket = session.ticket;
+    let _one = session.show("alice", SESSION, proof(ticket));
+    let mut first = session.arrival();
+    let _other = session.show("alice", SESSION, proof(ticket));
+    let second = session.arrival();
+    session.way.answer(&mut first, 0).unwrap();
+    session.way.confirm();
+    assert!(!session.way.admits(&second));
+}
+
+#[test]
+fn a_connection_that_says_nothing_makes_room_for_a_newer_one() {
+    let mut session = Session::new();
+    let silent: Vec<TcpStream> = (0..20).map(|_| session.pass()).collect();
+    let ticket = session.ticket;
+    session.resume(ticket, 1);
+    drop(silent);
+}
+
+#[test]
+fn the_node_hears_of_a_connection_that_is_lost_and_found() {
+    use std::io::Read;
+    let mut session = Session::new();
+    let (told, _events) = channel();
+    session.way.search(0, Instant::now(), &told);
+    let ticket = session.ticket;
+    session.resume(ticket, 1);
+    let mut lines = [0; 100];
+    let n = session.node.read(&mut lines).unwrap();
+    let lines = std::str::from_utf8(&lines[..n]).unwrap();
+    let since = lines.strip_prefix("away ").and_then(|rest| rest.strip_suffix("\nback\n")).unwrap();
+    assert!(since.parse::<i64>().unwrap() > 0);
+}

@@ -1,0 +1,164 @@
+//! The relay's side of resuming a session: connects to the node again and shows the session's ticket. Used by
+//! [`crate::carry::life`] after a connection has broken.
+//!
+//! A connection that resumes a session has two TLS sessions, one after the other. In the first, a new gateway learns tenant
+//! and session, and finds the gateway process of the session; in the second, that process checks the ticket.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_wire::Welcome;
+use aviary_wire::attach::{PREFIX, welcome_status};
+
+use crate::carry::life::{Arrival, Event, Reconnection};
+use crate::carry::link::Link;
+use crate::carry::threads::thread;
+use crate::dial::{RelayOptions, connect, secure};
+use crate::frames::frame::Kind;
+use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, Ticket, random};
+
+/// The most time for each step of an attempt; TCP sends a lost packet again after one second.
+const STEP_TIMEOUT: Duration = Duration::from_secs(3);
+/// The most time to wait for this connection's turn: the node admits resuming sessions one by one.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after the first attempt; it doubles with each further one, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+pub(crate) struct Redial {
+    options: Arc<RelayOptions>,
+    resumption: Resumption,
+    /// The valid ticket; each answer of the node replaces it.
+    ticket: Arc<Mutex<Ticket>>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Redial {
+    pub fn new(options: Arc<RelayOptions>, resumption: Resumption) -> Self {
+        let ticket = Arc::new(Mutex::new(resumption.ticket));
+        Redial { options, resumption, ticket, stopped: Arc::default() }
+    }
+}
+
+/// The reason why an attempt failed.
+enum Failure {
+    /// The next attempt may succeed.
+    Passing,
+    /// No attempt will succeed.
+    Final(String),
+}
+
+impl Reconnection for Redial {
+    fn begin(&mut self, _: &Sender<Event>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn search(&mut self, received: u64, until: Instant, events: &Sender<Event>) {
+        let (options, session, ticket) = (self.options.clone(), self.resumption.session, self.ticket.clone());
+        let (stopped, told) = (self.stopped.clone(), events.clone());
+        if options.verbose {
+            let (node, grace) = (&options.node, self.resumption.grace);
+            eprintln!("aviary: the connection to {node} is broken: reconnecting for at most {grace:?}; calls wait");
+        }
+        let attempts = move || {
+            let mut attempt = 0;
+            while !stopped.load(Ordering::SeqCst) && Instant::now() < until {
+                let shown = *ticket.lock().unwrap_or_else(PoisonError::into_inner);
+                let resume = |proof| Resume { token: options.security.token.clone(), session, proof };
+                match resume_once(&options, resume, Proof { ticket: shown, received }, until) {
+                    Ok((link, resumed)) => {
+                        *ticket.lock().unwrap_or_else(PoisonError::into_inner) = resumed.ticket;
+                        let _ = told.send(Event::Back(Arrival { link, received: resumed.received, shown: None }));
+                        return;
+                    }
+                    Err(Failure::Final(why)) => {
+                        let _ = told.send(Event::Over(why));
+                        return;
+                    }
+                    Err(Failure::Passing) => {
+                        let [chance] = random().unwrap_or([128]);
+                        std::thread::sleep(pause(attempt, chance));
+                        attempt += 1;
+                    }
+                }
+            }
+        };
+        if let Err(error) = thread("redial", attempts) {
+            let _ = events.send(Event::Over(format!("cannot start a thread to reconnect: {error}")));
+        }
+    }
+
+    fn admits(&self, _: &Arrival) -> bool {
+        true
+    }
+
+    fn answer(&mut self, _: &mut Arrival, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn confirm(&mut self) {}
+
+    fn stop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The pause after this attempt. `chance`, a random byte, spreads it, so that many relays behind one broken router do not
+/// reconnect at the same moments.
+fn pause(attempt: u32, chance: u8) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << attempt.min(16)).min(LONGEST_PAUSE);
+    whole / 2 + whole * u32::from(chance) / 512
+}
+
+fn resume_once(
+    options: &RelayOptions,
+    resume: impl Fn(Option<Proof>) -> Resume,
+    proof: Proof,
+    until: Instant,
+) -> Result<(Link, Resumed), Failure> {
+    let passing = |_: String| Failure::Passing;
+    let failed = |_: io::Error| Failure::Passing;
+    let mut link = connect(options, STEP_TIMEOUT).map_err(passing)?;
+    link.send(Kind::Resume, &resume(None).to_bytes()).map_err(failed)?;
+    let turn = until.min(Instant::now() + TURN_TIMEOUT);
+    let welcome = link.receive(Kind::Welcome, turn).map_err(failed)?;
+    check(&welcome)?;
+    let mut link = secure(options, link.into_socket(), STEP_TIMEOUT).map_err(passing)?;
+    link.send(Kind::Resume, &resume(Some(proof)).to_bytes()).map_err(failed)?;
+    match link.receive_one_of(&[Kind::Resumed, Kind::Welcome], Instant::now() + STEP_TIMEOUT) {
+        Ok((Kind::Resumed, resumed)) => {
+            Resumed::from_bytes(&resumed).map(|resumed| (link, resumed)).map_err(|e| Failure::Final(e.to_string()))
+        }
+        Ok((_, refusal)) => Err(check(&refusal).err().unwrap_or(Failure::Passing)),
+        Err(_) => Err(Failure::Passing),
+    }
+}
+
+/// Reads the node's answer. A node without room may have room later; a node without the session will never have it.
+fn check(welcome: &[u8]) -> Result<(), Failure> {
+    let welcome = Welcome::from_body(welcome.get(PREFIX..).unwrap_or_default());
+    match welcome.map_err(|e| Failure::Final(e.to_string()))? {
+        Welcome { status: welcome_status::OK, .. } => Ok(()),
+        Welcome { status: welcome_status::OVER, text, .. } => Err(Failure::Final(text)),
+        _ => Err(Failure::Passing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_differ_by_chance() {
+        for attempt in [0, 1, 3, 5, 10, 1000, u32::MAX] {
+            let (least, most) = (pause(attempt, 0), pause(attempt, 255));
+            assert!(least < most && most <= LONGEST_PAUSE, "{attempt}");
+            assert!(least >= FIRST_PAUSE / 2);
+        }
+        assert_eq!(pause(0, 0), FIRST_PAUSE / 2);
+        assert!(pause(1, 0) > pause(0, 0) && pause(20, 0) == LONGEST_PAUSE / 2);
+    }
+}

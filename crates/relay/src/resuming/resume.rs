@@ -1,0 +1,274 @@
+//! Frames that resume a session over another connection, and the tickets in them. Used by `redial` (relay) and `handover`
+//! (gateway). A hostile peer cannot resume a session without its ticket: 32 random bytes, each valid once.
+
+use std::time::Duration;
+
+use aviary_wire::{DecodeError, Decoder, Encoder};
+use rustix::rand::{GetRandomFlags, getrandom};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+
+use crate::frames::open::{MAX_TOKEN, VERSION};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"AVresume");
+const TICKET_BYTES: usize = 32;
+
+/// The name of a session on its node. It is no secret and proves nothing.
+pub type SessionName = [u8; 16];
+
+/// Proof that the bearer is the relay of a session. It is valid once: the answer contains the next one.
+#[derive(Clone, Copy)]
+pub struct Ticket([u8; TICKET_BYTES]);
+
+impl Ticket {
+    pub fn random() -> Option<Ticket> {
+        random().map(Ticket)
+    }
+
+    /// Constant-time comparison.
+    fn is(&self, other: &Ticket) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// Random bytes from the kernel. `None`: the kernel returned none.
+pub fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(N)).then_some(bytes)
+}
+
+/// The valid tickets of one session, on the node.
+#[derive(Debug)]
+pub enum Tickets {
+    /// Only this ticket is valid.
+    Known(Ticket),
+    /// `fresh` was sent in answer to `shown`. Until the relay has sent data after that, the answer may be lost and the relay
+    /// may still have `shown`, so both are valid.
+    Renewed { shown: Ticket, fresh: Ticket },
+}
+
+impl Tickets {
+    pub fn counts(&self, ticket: &Ticket) -> bool {
+        match self {
+            Tickets::Known(known) => known.is(ticket),
+            // Compares with both in any case, so that the time does not depend on which one matches.
+            Tickets::Renewed { shown, fresh } => shown.is(ticket) | fresh.is(ticket),
+        }
+    }
+
+    /// `shown` was accepted, and `fresh` is sent in the answer.
+    pub fn renew(&mut self, shown: Ticket, fresh: Ticket) {
+        *self = Tickets::Renewed { shown, fresh };
+    }
+
+    /// The relay has read the last answer: the older ticket is not valid any more.
+    pub fn confirm(&mut self) {
+        if let Tickets::Renewed { fresh, .. } = self {
+            *self = Tickets::Known(*fresh);
+        }
+    }
+}
+
+/// The node's answer that follows [`crate::frames::frame::Kind::Welcome`].
+#[derive(Debug, Clone, Copy)]
+pub struct Resumption {
+    pub session: SessionName,
+    pub ticket: Ticket,
+    /// How long the session survives without a connection; zero: it ends with its connection.
+    pub grace: Duration,
+}
+
+/// What a relay shows to the gateway of its session.
+#[derive(Debug, Clone, Copy)]
+pub struct Proof {
+    pub ticket: Ticket,
+    /// The number of numbered packets that have arrived from the node.
+    pub received: u64,
+}
+
+/// The first frame of a connection that resumes a session. It is sent twice: without a proof to the new gateway, which finds
+/// the session's, and with the proof to the session's gateway.
+#[derive(Debug)]
+pub struct Resume {
+    /// As in [`crate::frames::open::Open`].
+    pub token: Vec<u8>,
+    pub session: SessionName,
+    pub proof: Option<Proof>,
+}
+
+/// The answer to a proof.
+#[derive(Debug, Clone, Copy)]
+pub struct Resumed {
+    /// The ticket for the next time.
+    pub ticket: Ticket,
+    /// The number of numbered packets that have arrived from the relay.
+    pub received: u64,
+}
+
+/// Bytes that are not a frame that resumes a session.
+#[derive(Debug, Error, displaydoc::Display, PartialEq, Eq)]
+pub enum ResumeError {
+    /// the peer is not an Aviary relay
+    Magic,
+    /// the frame to resume the session is malformed: {0}
+    Malformed(#[from] DecodeError),
+    /// the frame to resume the session has a field of the wrong size
+    Size,
+    /// the relay has protocol version {0}, this node {VERSION:}: update the older one
+    Version(u64),
+}
+
+fn array<const N: usize>(d: &mut Decoder) -> Result<[u8; N], ResumeError> {
+    d.bytes()?.try_into().map_err(|_| ResumeError::Size)
+}
+
+fn encode(fill: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+    let mut e = Encoder::new();
+    e.start();
+    fill(&mut e);
+    e.body().to_vec()
+}
+
+impl Resumption {
+    pub fn to_bytes(self) -> Vec<u8> {
+        encode(|e| {
+            e.bytes(&self.session);
+            e.bytes(&self.ticket.0);
+            e.word(u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX));
+        })
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
+        let mut d = Decoder::new(bytes);
+        let (session, ticket) = (array(&mut d)?, Ticket(array(&mut d)?));
+        Ok(Resumption { session, ticket, grace: Duration::from_millis(d.word()?) })
+    }
+}
+
+impl Resume {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(|e| {
+            e.word(MAGIC);
+            e.word(VERSION);
+            e.bytes(&self.token);
+            e.bytes(&self.session);
+            e.bytes(self.proof.as_ref().map_or(&[], |proof| &proof.ticket.0));
+            e.word(self.proof.map_or(0, |proof| proof.received));
+        })
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
+        let mut d = Decoder::new(bytes);
+        if d.word()? != MAGIC {
+            return Err(ResumeError::Magic);
+        }
+        let version = d.word()?;
+        if version != VERSION {
+            return Err(ResumeError::Version(version));
+        }
+        let token = d.bytes()?;
+        let token = token[..token.len().min(MAX_TOKEN)].to_vec();
+        let session = array(&mut d)?;
+        let ticket = d.bytes()?;
+        let received = d.word()?;
+        let proof = match ticket.len() {
+            0 => None,
+            _ => Some(Proof { ticket: Ticket(ticket.try_into().map_err(|_| ResumeError::Size)?), received }),
+        };
+        Ok(Resume { token, session, proof })
+    }
+}
+
+impl Resumed {
+    pub fn to_bytes(self) -> Vec<u8> {
+        encode(|e| {
+            e.bytes(&self.ticket.0);
+            e.word(self.received);
+        })
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
+        let mut d = Decoder::new(bytes);
+        Ok(Resumed { ticket: Ticket(array(&mut d)?), received: d.word()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket(byte: u8) -> Ticket {
+        Ticket([byte; TICKET_BYTES])
+    }
+
+    #[test]
+    fn ticket_counts_until_its_successor_is_known_to_have_arrived() {
+        let mut tickets = Tickets::Known(ticket(1));
+        assert!(tickets.counts(&ticket(1)) && !tickets.counts(&ticket(2)) && !tickets.counts(&ticket(0)));
+        tickets.renew(ticket(1), ticket(2));
+        assert!(tickets.counts(&ticket(1)), "the answer may be lost");
+        assert!(tickets.counts(&ticket(2)));
+        // The answer was lost, and the first is shown again.
+        tickets.renew(ticket(1), ticket(3));
+        assert!(tickets.counts(&ticket(1)) && !tickets.counts(&ticket(2)) && tickets.counts(&ticket(3)));
+        // The answer has arrived, and then the connection broke before anything else came.
+        tickets.renew(ticket(3), ticket(4));
+        assert!(!tickets.counts(&ticket(1)), "it was answered, and the answer used");
+        tickets.confirm();
+        assert!(tickets.counts(&ticket(4)) && !tickets.counts(&ticket(3)), "a replay");
+        tickets.confirm();
+        assert!(tickets.counts(&ticket(4)));
+    }
+
+    #[test]
+    fn a_ticket_that_differs_in_one_bit_counts_for_nothing() {
+        let own = Ticket::random().unwrap();
+        let tickets = Tickets::Known(own);
+        for bit in 0..TICKET_BYTES * 8 {
+            let mut other = own;
+            other.0[bit / 8] ^= 1 << (bit % 8);
+            assert!(!tickets.counts(&other));
+        }
+        assert!(!Ticket::random().unwrap().is(&own));
+        assert_eq!(format!("{own:?}"), "Ticket", "a log must not have it");
+    }
+
+    #[test]
+    fn frames_survive_and_any_cut_is_withstood() {
+        let proof = Some(Proof { ticket: ticket(7), received: u64::MAX });
+        let resume = Resume { token: b"secret".to_vec(), session: [3; 16], proof };
+        let bytes = resume.to_bytes();
+        let back = Resume::from_bytes(&bytes).unwrap();
+        assert_eq!((back.to_bytes(), back.proof.unwrap().received), (bytes.clone(), u64::MAX));
+        let bare = Resume { proof: None, ..back };
+        assert!(Resume::from_bytes(&bare.to_bytes()).unwrap().proof.is_none());
+        let grace = Duration::from_secs(120);
+        let resumption = Resumption { session: [1; 16], ticket: ticket(2), grace }.to_bytes();
+        assert_eq!(Resumption::from_bytes(&resumption).unwrap().grace, grace);
+        let resumed = Resumed { ticket: ticket(9), received: 5 }.to_bytes();
+        assert_eq!(Resumed::from_bytes(&resumed).unwrap().received, 5);
+        assert!((0..bytes.len()).all(|cut| Resume::from_bytes(&bytes[..cut]).is_err()));
+        assert!((0..resumption.len()).all(|cut| Resumption::from_bytes(&resumption[..cut]).is_err()));
+        assert!((0..resumed.len()).all(|cut| Resumed::from_bytes(&resumed[..cut]).is_err()));
+    }
+
+    #[test]
+    fn other_versions_and_sizes_are_refused() {
+        let mut bytes = Resume { token: Vec::new(), session: [0; 16], proof: None }.to_bytes();
+        bytes[8] = 77;
+        assert!(matches!(Resume::from_bytes(&bytes), Err(ResumeError::Version(77))));
+        bytes[0] ^= 1;
+        assert!(matches!(Resume::from_bytes(&bytes), Err(ResumeError::Magic)));
+        let short = encode(|e| {
+            e.bytes(&[1; 31]);
+            e.word(0);
+        });
+        assert!(matches!(Resumed::from_bytes(&short), Err(ResumeError::Size)));
+    }
+}

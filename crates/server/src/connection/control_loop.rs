@@ -1,0 +1,358 @@
+//! The control loop of a connection: lanes that open and close, memory that comes and goes, orders to move, the end.
+
+mod moves;
+mod parked;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, ArenaError, Extent, LaneEnd, LaneWaker, Liveness, accept_lane};
+use aviary_wire::Control;
+use aviary_wire::control::{self, CALLBACK_LANE, control_kind};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use crate::connection::mapped_fragments::MappedFragments;
+use crate::lane::{Lane, LaneStart};
+use crate::moving::link::{LanePlace, Link};
+use crate::session::Session;
+
+/// Asynchronous calls that were published before the guest went still run, for at most this long.
+const PUBLISHED_CALLS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long threads inside the vendor library get to come back before they are left behind. The process ends
+/// with its last connection: a compiler that runs for seconds would keep a dead guest's device that long.
+const VENDOR_RETURN_TIMEOUT: Duration = Duration::from_millis(250);
+/// Pieces of a VM's memory that one message maps.
+const MAX_EXTENTS: usize = 4096;
+/// Shadow threads run vendor code that expects a main thread's stack.
+const SHADOW_STACK_BYTES: usize = 8 << 20;
+
+/// The present state of a control loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stance {
+    /// It hears its guest.
+    Serving,
+    /// The session was captured or is being rebuilt: its lanes stand, and only orders are heard.
+    Standing,
+}
+
+/// An event that a control loop has to see to.
+enum Event {
+    Guest,
+    Order,
+}
+
+/// A shadow thread and how to end its waiting.
+struct Shadow {
+    place: LanePlace,
+    thread: JoinHandle<()>,
+    liveness: Arc<Liveness>,
+    waker: LaneWaker,
+}
+
+impl Shadow {
+    /// The lane is finished when what was published so far has been executed.
+    fn finish(&self) {
+        self.liveness.kill();
+        self.waker.wake();
+    }
+}
+
+/// The control loop's state.
+pub struct Connected {
+    session: Arc<Session>,
+    arena: Arc<Arena>,
+    /// As it was when the connection began here, and the greeting.
+    link: Link,
+    lanes: HashMap<u32, Shadow>,
+    closing: Vec<Shadow>,
+    /// Where the lane for callbacks lies, if it is open.
+    callbacks: Option<LanePlace>,
+    /// The application's heap in the arena.
+    heap: Option<(LanePlace, OwnedFd)>,
+    stance: Stance,
+    /// Of a VM's application memory.
+    pieces: MappedFragments,
+    /// The most lanes at a time.
+    threads: usize,
+}
+
+impl Connected {
+    /// `link`: of a session that begins here, only its greeting. `heap`: of a session that moves.
+    pub fn new(
+        link: Link,
+        session: Arc<Session>,
+        arena: Arc<Arena>,
+        threads: usize,
+        heap: Option<OwnedFd>,
+    ) -> Connected {
+        Connected {
+            heap: link.heap.zip(heap),
+            link,
+            session,
+            arena,
+            lanes: HashMap::new(),
+            closing: Vec::new(),
+            callbacks: None,
+            stance: Stance::Serving,
+            pieces: MappedFragments::default(),
+            threads,
+        }
+    }
+
+    pub fn run(mut self) -> String {
+        let reason = loop {
+            match self.await_event() {
+                Event::Order => {
+                    if let Err(reason) = self.obey() {
+                        break reason;
+                    }
+                    continue;
+                }
+                Event::Guest => {}
+            }
+            let received = match self.session.peer.socket.as_ref() {
+                Some(socket) => socket.receive(),
+                None => break "there is no socket".to_owned(),
+            };
+            match received {
+                Ok(Some((message, fd))) => {
+                    if let Err(reason) = self.handle(message, fd) {
+                        self.session.fail(&reason);
+                        break reason;
+                    }
+                }
+                Ok(None) => break "the guest has ended".to_owned(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.conclude();
+        reason
+    }
+
+    /// Waits for the guest or for an order. The guest of a session that stands is not heard: it may be another process's.
+    fn await_event(&self) -> Event {
+        let (Some(orders), Some(socket)) = (&self.session.orders, self.session.peer.socket.as_ref()) else {
+            return Event::Guest;
+        };
+        loop {
+            let mut fds = vec![PollFd::new(orders, PollFlags::IN)];
+            if self.stance == Stance::Serving {
+                fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
+            }
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) if !fds[0].revents().is_empty() => return Event::Order,
+                Ok(_) if fds.get(1).is_some_and(|socket| !socket.revents().is_empty()) => return Event::Guest,
+                Ok(_) | Err(Errno::INTR) => {}
+                // The read says what is wrong.
+                Err(_) => return Event::Guest,
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
+        self.closing.retain(|shadow| !shadow.thread.is_finished());
+        match message.kind {
+            control_kind::LANE_OPEN => self.open(message, fd),
+            control_kind::LANE_CLOSE => {
+                if let Some(shadow) = self.lanes.remove(&message.lane) {
+                    shadow.finish();
+                    self.closing.push(shadow);
+                }
+                Ok(())
+            }
+            control_kind::MEMORY_MAP => self.map(message, fd),
+            control_kind::MEMORY_UNMAP => {
+                let unmapped = self.arena.unmap_piece(message.offset, message.length);
+                self.pieces.remove(message.offset, message.length);
+                self.memory_done(message.offset, unmapped);
+                Ok(())
+            }
+            control_kind::WAKE => {
+                self.wake(message.offset);
+                Ok(())
+            }
+            control_kind::WINDOW_CLOSE => {
+                let closed = self.arena.close_window();
+                self.session.kill();
+                match closed {
+                    Ok(()) => Err("its VM was reset or has ended".into()),
+                    // Without a hang-up: only the end of this process unmaps the memory.
+                    Err(error) => {
+                        self.session.peer.journal.note(&error.to_string());
+                        Ok(())
+                    }
+                }
+            }
+            control_kind::HEAP if !self.lanes.is_empty() => Err("the application's heap came after a lane".into()),
+            control_kind::HEAP => {
+                let file = fd.ok_or("the application's heap came without its file")?;
+                self.arena.lay_over(message.offset, message.length, file.as_fd()).map_err(|e| e.to_string())?;
+                self.heap = Some((LanePlace { offset: message.offset, length: message.length }, file));
+                Ok(())
+            }
+            other => Err(format!("a control message of the unknown kind {other}")),
+        }
+    }
+
+    /// Memory of a VM. What cannot be mapped is the VM's to do without: its driver is told.
+    fn map(&mut self, message: Control, file: Option<OwnedFd>) -> Result<(), String> {
+        let socket = self.session.peer.socket.as_ref().ok_or("there is no socket")?;
+        let count = message.lane as usize;
+        if count > MAX_EXTENTS {
+            return Err(format!("{count} pieces of memory in one message: at most {MAX_EXTENTS} are possible"));
+        }
+        let mut bytes = vec![0; count * Extent::EXTENT_BYTES];
+        socket.receive_rest(&mut bytes).map_err(|e| e.to_string())?;
+        let (extents, _) = bytes.as_chunks::<{ Extent::EXTENT_BYTES }>();
+        let extents: Vec<Extent> = extents.iter().map(Extent::from_bytes).collect();
+        let file = file.ok_or("memory was to be mapped without a file")?;
+        let application = message.flags & control::APPLICATION_MEMORY != 0;
+        if application && !self.pieces.add(message.offset, extents.len()) {
+            // Nothing is wrong: the guest copies.
+            self.answer_memory(message.offset, rustix::io::Errno::NOSPC.raw_os_error().unsigned_abs());
+            return Ok(());
+        }
+        let mapped =
+            self.arena.map_extents(message.offset, &extents, file.as_fd(), message.flags & control::WRITABLE != 0);
+        if mapped.is_ok() && application {
+            let bytes = extents.iter().map(|extent| extent.length).sum();
+            self.session.accounts.stats.bytes_pinned.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.memory_done(message.offset, mapped);
+        Ok(())
+    }
+
+    fn memory_done(&self, offset: u64, result: Result<(), ArenaError>) {
+        let status = match &result {
+            Ok(()) => 0,
+            Err(ArenaError::System { error, .. }) => error.raw_os_error().unsigned_abs(),
+            Err(_) => rustix::io::Errno::INVAL.raw_os_error().unsigned_abs(),
+        };
+        if let Err(error) = result {
+            self.session.peer.journal.note(&format!("memory of the VM: {error}"));
+        }
+        self.answer_memory(offset, status);
+    }
+
+    /// 0, or an errno value.
+    fn answer_memory(&self, offset: u64, status: u32) {
+        self.session.peer.tell(Control { kind: control_kind::MEMORY_DONE, lane: status, offset, ..Control::default() });
+    }
+
+    /// The guest says that it cleared the word at which a lane's thread sleeps.
+    fn wake(&self, offset: u64) {
+        if let (Ok(word), Some(doorbell)) = (self.arena.word(offset), self.arena.doorbell()) {
+            doorbell.wake_own(word);
+        }
+    }
+
+    fn open(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
+        if message.flags & CALLBACK_LANE == 0 {
+            self.make_room()?;
+        }
+        if self.lanes.contains_key(&message.lane) {
+            return Err(format!("lane {} is open already", message.lane));
+        }
+        let liveness = Arc::new(Liveness::notified());
+        let end = accept_lane(&message, fd, &self.arena, &liveness).map_err(|e| e.to_string())?;
+        let place = LanePlace { offset: message.offset, length: message.length };
+        if message.flags & CALLBACK_LANE != 0 {
+            self.callbacks = Some(place);
+            let opened = self.session.callbacks.lane.open(end, liveness);
+            return if opened { Ok(()) } else { Err("a second callback lane".into()) };
+        }
+        self.start_lane(message.lane, place, end, liveness, LaneStart::default())
+    }
+
+    fn start_lane(
+        &mut self,
+        number: u32,
+        place: LanePlace,
+        end: LaneEnd,
+        liveness: Arc<Liveness>,
+        start: LaneStart,
+    ) -> Result<(), String> {
+        let (waker, session) = (end.waker(), self.session.clone());
+        self.session.accounts.stats.lanes.fetch_add(1, Ordering::Relaxed);
+        self.session.pause.enter();
+        let life = move || {
+            if catch_unwind(AssertUnwindSafe(|| Lane::run(session.clone(), number, end, start))).is_err() {
+                session.fail("internal error: a lane's thread panicked");
+            }
+            session.pause.leave();
+            session.accounts.stats.lanes.fetch_sub(1, Ordering::Relaxed);
+            session.objects.log.thread_ended(number);
+            session.settle_log();
+            session.peer.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
+        };
+        let thread =
+            std::thread::Builder::new().name(format!("lane-{number}")).stack_size(SHADOW_STACK_BYTES).spawn(life);
+        let thread = thread.map_err(|e| {
+            self.session.pause.leave();
+            format!("no thread for lane {number}: {e}")
+        })?;
+        self.lanes.insert(number, Shadow { place, thread, liveness, waker });
+        Ok(())
+    }
+
+    /// For one more thread of the guest. The lane of one that ended a moment ago may still be at work.
+    fn make_room(&mut self) -> Result<(), String> {
+        if self.lanes.len() < self.threads && self.lanes.len() + self.closing.len() >= self.threads {
+            await_end(&mut self.closing, VENDOR_RETURN_TIMEOUT);
+        }
+        if self.lanes.len() + self.closing.len() < self.threads {
+            return Ok(());
+        }
+        self.session.accounts.audit("thread", format_args!("limit={}", self.threads));
+        Err(format!(
+            "the guest has more than {} threads that make calls, the limit of its tenant (`threads`)",
+            self.threads
+        ))
+    }
+
+    /// Calls published before the hang-up still run; then no thread waits any longer.
+    fn conclude(mut self) {
+        let mut shadows: Vec<Shadow> = self.lanes.drain().map(|(_, shadow)| shadow).collect();
+        shadows.append(&mut self.closing);
+        shadows.iter().for_each(Shadow::finish);
+        self.session.callbacks.lane.kill();
+        await_end(&mut shadows, PUBLISHED_CALLS_TIMEOUT);
+        self.session.kill();
+        shadows.iter().for_each(Shadow::finish);
+        await_end(&mut shadows, VENDOR_RETURN_TIMEOUT);
+        if !shadows.is_empty() {
+            self.session.peer.journal.note(&format!(
+                "{} calls have not returned from the vendor library: this API server is killed",
+                shadows.len()
+            ));
+        }
+        // A VM uses its memory again when it sees the hang-up, which copies of the socket would delay.
+        match (self.arena.close_window(), self.session.peer.socket.as_ref()) {
+            (Ok(()), Some(socket)) => socket.hang_up(),
+            // The end of this process will unmap it.
+            (Err(error), _) => self.session.peer.journal.note(&error.to_string()),
+            _ => {}
+        }
+        // The vendor library may hold on to arena memory through objects that the guest never ended.
+        if !shadows.is_empty() || !self.session.objects.handles.is_empty() || !self.session.tables.late.is_empty() {
+            std::mem::forget(self.arena.clone());
+        }
+    }
+}
+
+fn await_end(shadows: &mut Vec<Shadow>, at_most: Duration) {
+    let deadline = Instant::now() + at_most;
+    loop {
+        shadows.retain(|shadow| !shadow.thread.is_finished());
+        if shadows.is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,374 @@
+//! The control loop's part in a move: it obeys orders, captures the session, or begins as one that was captured.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_control::{CaptureDescriptors, CaptureFigures, MoveOrder, MoveReport, Received, StateDescriptors};
+use aviary_transport::{Arena, LaneEnd, LanePosition, Liveness, Side};
+
+use super::{Connected, Stance, await_end};
+use crate::lane::LaneStart;
+use crate::moving::link::{LanePlace, Link, LinkedLane};
+use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot::Draft};
+use crate::session::Session;
+use crate::session::printed::Printed;
+use crate::state::{self, Places, RebuildError, Rebuilt};
+use crate::tables::contents::{KeptContents, Mapped};
+use crate::tables::handed::Handing;
+
+/// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
+const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long work that no lane waits for may go on in a pause, beyond the time for the lanes to stand.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The calls that the threads of a session make again before it goes on in a new process.
+struct Threads {
+    rebuilt: Arc<Rebuilt>,
+    /// Of the threads that could not do it.
+    failures: Arc<Mutex<Vec<RebuildError>>>,
+}
+
+impl Threads {
+    /// The recorded calls of one thread, to be made again on the shadow thread that takes its place.
+    fn before(&self, session: &Arc<Session>, lane: u32) -> Box<dyn FnOnce() + Send> {
+        let (session, rebuilt, failures) = (session.clone(), self.rebuilt.clone(), self.failures.clone());
+        Box::new(move || {
+            if let Err(error) = state::rebuild_thread(&session, &rebuilt, lane) {
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+            }
+        })
+    }
+
+    /// Once all threads stand.
+    fn outcome(&self) -> Result<(), RebuildError> {
+        let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// The arena's file, which goes to the new process.
+fn file_of(arena: &Arena) -> Result<BorrowedFd<'_>, Obstacle> {
+    if arena.streamed() {
+        return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
+    }
+    arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))
+}
+
+/// The reason why a session cannot be made anew here. The node hears at once of answers that differ: they may be equal in
+/// yet another process.
+fn told_failure(session: &Session, error: &RebuildError) -> String {
+    let reason = error.to_string();
+    if let (RebuildError::NotSame { .. }, Some(orders)) = (error, &session.orders) {
+        // A node that does not listen has gone.
+        let _ = report(orders, &MoveReport::Differs { reason: reason.clone() });
+    }
+    reason
+}
+
+/// Bytes of content that the session's state would have now, beside its pieces.
+fn contents_of(session: &Session) -> u64 {
+    // SAFETY: the specification's own function, which may be called at any time.
+    session.api.contents.map_or(0, |contents| unsafe { contents() })
+}
+
+/// The file, with memory for so many bytes of contents.
+fn with_memory(file: OwnedFd, bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
+    let none = |error| Obstacle::not_now(format!("the host has no memory for {bytes} bytes from its devices: {error}"));
+    let draft = Draft::within(file, bytes).map_err(none)?;
+    let memory = draft.memory().map_err(none)?;
+    memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
+    Ok((draft, memory))
+}
+
+/// The same, with other memory if they are not so many any more.
+fn fitted(draft: Draft, memory: Option<Mapped>, bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
+    if draft.contents() == bytes {
+        return Ok((draft, memory));
+    }
+    drop(memory);
+    with_memory(draft.into_file(), bytes)
+}
+
+impl Connected {
+    /// Takes one order. An error ends the connection.
+    pub(super) fn obey(&mut self) -> Result<(), String> {
+        let Some(orders) = &self.session.orders else { return Ok(()) };
+        let (order, descriptors) = match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+            Received::Message(order, descriptors) => (order, descriptors),
+            Received::Nothing => return Ok(()),
+            Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            Received::Closed => return Err("the process around the module has given the session up".into()),
+        };
+        match (order, self.stance) {
+            (MoveOrder::Announce, Stance::Serving) => self.announce(descriptors),
+            (MoveOrder::Capture { stop_ms, park }, Stance::Serving) => {
+                self.hand_over(Duration::from_millis(stop_ms), park, descriptors)
+            }
+            (MoveOrder::Resume, _) => {
+                self.go_on();
+                Ok(())
+            }
+            // Twice, or without a state to go on with: as if it had not been said.
+            (MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild | MoveOrder::Go, _) => Ok(()),
+        }
+    }
+
+    /// Leaves the greeting in the node's file, so that a new process can prepare itself. The session goes on.
+    fn announce(&self, file: Vec<OwnedFd>) -> Result<(), String> {
+        let file = file.into_iter().next().ok_or("an order to announce without its file")?;
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        let greeting = Link { hello: self.link.hello.clone(), ..Link::default() };
+        let written = file_of(&self.arena).and_then(|_| Draft::within(file, 0)?.write(&greeting, |_| Ok(())));
+        // A node that does not listen has gone.
+        let _ = match written {
+            Ok(_) => report(orders, &MoveReport::Announced),
+            Err(obstacle) => report(orders, &obstacle.report()),
+        };
+        Ok(())
+    }
+
+    /// Captures the session and reports; it goes on if that is not possible.
+    /// `descriptors`: those that came with the order.
+    fn hand_over(&mut self, timeout: Duration, park: bool, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+        let place = CaptureDescriptors::of(descriptors).ok_or("an order to capture without its descriptors")?;
+        let captured = self.capture(timeout, park, place);
+        if captured.is_ok() {
+            self.stance = Stance::Standing;
+            self.session.peer.set_heard(false);
+        } else {
+            // Before the node hears of it, which may ask again at once.
+            self.go_on();
+        }
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        let told = match &captured {
+            Ok(figures) => report(orders, &MoveReport::Captured(*figures)),
+            Err(obstacle) => report(orders, &obstacle.report()),
+        };
+        if told.is_err() {
+            self.go_on();
+        }
+        Ok(())
+    }
+
+    /// As if nothing had been asked.
+    fn go_on(&mut self) {
+        let session = &self.session;
+        self.stance = Stance::Serving;
+        session.peer.set_heard(true);
+        session.callbacks.lane.go_on();
+        session.calls.tickets.resume();
+        self.lanes.values().for_each(|shadow| shadow.liveness.resume());
+        // Another process may have shown its own meanwhile.
+        session.accounts.stats.pid.store(std::process::id(), Ordering::Relaxed);
+        session.accounts.stats.lanes.store(self.lanes.len() as u32, Ordering::Relaxed);
+        session.pause.resume();
+    }
+
+    /// Lets all lanes stop between two messages, until `deadline`.
+    fn stop_lanes(&mut self, timeout: Duration, deadline: Instant) -> Result<(), Obstacle> {
+        // A lane that its guest has closed is not one to go on with.
+        await_end(&mut self.closing, timeout);
+        if !self.closing.is_empty() {
+            return Err(Obstacle::not_now(format!(
+                "a call of a thread that has ended did not return within {timeout:?}"
+            )));
+        }
+        let session = &self.session;
+        session.pause.request();
+        session.calls.tickets.pause();
+        for shadow in self.lanes.values() {
+            shadow.liveness.interrupt();
+            shadow.waker.wake();
+        }
+        if session.pause.await_all(deadline) { Ok(()) } else { Err(calls_under_way(session, timeout)) }
+    }
+
+    /// The connection to the guest as it is between two messages.
+    fn link_of(&self, callbacks: Option<LanePosition>) -> Link {
+        let session = &self.session;
+        let (deliveries, delivered) = session.tables.late.untold();
+        let stopped = session.pause.stopped();
+        let lane = |(number, stopped)| {
+            let place = self.lanes.get(&number).map_or(LanePlace::default(), |shadow| shadow.place);
+            (number, LinkedLane { place, stopped })
+        };
+        Link {
+            hello: self.link.hello.clone(),
+            same_address: self.arena.same_address(),
+            prints_with_replies: session.peer.printed.get().is_some(),
+            lanes: stopped.into_iter().map(lane).collect(),
+            callbacks: self.callbacks.zip(callbacks),
+            tickets_done: session.calls.tickets.done(),
+            delivered,
+            deliveries,
+            heap: self.heap.as_ref().map(|(place, _)| *place),
+        }
+    }
+
+    /// Leaves the state and what belongs to it to the process that goes on with the session.
+    fn leave_descriptors(&self, snapshot: OwnedFd, handed: OwnedFd, rest: OwnedFd) -> Result<(), Obstacle> {
+        let (session, arena) = (&self.session, file_of(&self.arena)?);
+        let copy = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
+        let socket = session.peer.socket.as_ref().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
+        let descriptors = StateDescriptors {
+            snapshot,
+            guest: copy(socket.as_fd())?,
+            arena: copy(arena)?,
+            output: [copy(std::io::stdout().as_fd())?, copy(std::io::stderr().as_fd())?],
+            handed,
+            heap: self.heap.as_ref().map(|(_, file)| copy(file.as_fd())).transpose()?,
+        };
+        descriptors.leave(rest.as_fd())?;
+        Ok(())
+    }
+
+    /// Writes the session down, and leaves it in the place that the node has made for it.
+    fn capture(
+        &mut self,
+        timeout: Duration,
+        park: bool,
+        place: CaptureDescriptors<OwnedFd>,
+    ) -> Result<CaptureFigures, Obstacle> {
+        let CaptureDescriptors { handing: [from, handed], file, rest } = place;
+        file_of(&self.arena)?;
+        let asked = Instant::now();
+        // Only a state that is kept has contents beside the rest: other processes get them by descriptors.
+        let (draft, memory) = match park {
+            true => with_memory(file, contents_of(&self.session))?,
+            false => (Draft::within(file, 0)?, None),
+        };
+        let begun = Instant::now();
+        let deadline = begun + timeout;
+        self.stop_lanes(timeout, deadline)?;
+        let session = &self.session;
+        let rehearse = park && state::may_differ(session);
+        let stood = Instant::now();
+        drain(session, deadline + DRAIN_TIMEOUT)?;
+        let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
+        let drained = Instant::now();
+        if session.peer.printed.get().is_some_and(Printed::has_text) {
+            return Err(Obstacle::not_now("output of the vendor library was not sent to the program yet"));
+        }
+        let link = self.link_of(callbacks);
+        session.tables.handed.begin(match (park, rehearse) {
+            (false, _) => Handing::InPlaceOfContents,
+            (true, true) => Handing::BesideContents,
+            (true, false) => Handing::Nothing,
+        });
+        let (draft, memory) = if park { fitted(draft, memory, contents_of(session))? } else { (draft, memory) };
+        memory.into_iter().for_each(|memory| session.tables.contents.begin_writing(memory, draft.contents()));
+        let written = draft.write(&link, |to| {
+            let captured = state::capture(session, to).map_err(Obstacle::from);
+            drop(session.tables.contents.end());
+            captured
+        });
+        // Of a state that could not even be begun.
+        drop(session.tables.contents.end());
+        let sent = session.tables.handed.send(from.as_fd());
+        let (snapshot, bytes) = written?;
+        sent?;
+        crate::process::confine::flush_output();
+        self.leave_descriptors(snapshot, handed, rest)?;
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Ok(CaptureFigures {
+            reserve_us: us(begun - asked),
+            stop_us: us(stood - begun),
+            drain_us: us(drained - stood),
+            capture_us: us(drained.elapsed()),
+            bytes,
+            rehearse,
+        })
+    }
+
+    /// In the new process: makes the session what it was in the old one. It stands until the order to go; an error says
+    /// what does not work here, and the session is still the old process's.
+    /// `contents`: those that the state has beside `from`.
+    pub fn rebuild(
+        mut self,
+        from: &mut dyn Read,
+        contents: Option<KeptContents>,
+        begun: Instant,
+    ) -> Result<Connected, String> {
+        self.stance = Stance::Standing;
+        let session = self.session.clone();
+        session.pause.request();
+        if self.link.prints_with_replies {
+            session.peer.print_with_replies().map_err(|error| error.to_string())?;
+        }
+        session.calls.tickets.finish(self.link.tickets_done);
+        session.tables.late.resume(std::mem::take(&mut self.link.deliveries), self.link.delivered);
+        if let Some((place, file)) = &self.heap {
+            self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
+        }
+        if let Some(kept) = contents {
+            session.tables.contents.begin_reading(kept);
+        }
+        let rebuilt = state::rebuild(&session, from, &Places::default());
+        session.tables.handed.close();
+        let contents = session.tables.contents.end();
+        let rebuilt = rebuilt.map_err(|error| told_failure(&session, &error))?;
+        let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
+        // The old process's count.
+        session.accounts.stats.lanes.store(0, Ordering::Relaxed);
+        let lanes: BTreeMap<u32, LinkedLane> = std::mem::take(&mut self.link.lanes);
+        for (number, LinkedLane { place, stopped }) in lanes {
+            let liveness = Arc::new(Liveness::notified());
+            let end = self.end_at(place, &liveness)?.resume(stopped.position).map_err(|error| error.to_string())?;
+            let start = LaneStart {
+                taken: stopped.taken,
+                deferred: stopped.deferred,
+                before: Some(threads.before(&session, number)),
+            };
+            self.start_lane(number, place, end, liveness, start)?;
+        }
+        if let Some((place, position)) = self.link.callbacks {
+            let liveness = Arc::new(Liveness::notified());
+            let end = self.end_at(place, &liveness)?.resume(position).map_err(|error| error.to_string())?;
+            session.callbacks.lane.open(end, liveness);
+            self.callbacks = Some(place);
+        }
+        if !session.pause.await_all(Instant::now() + LANES_BEGIN_TIMEOUT) {
+            return Err("the lanes did not begin in the new process".into());
+        }
+        threads.outcome().map_err(|error| told_failure(&session, &error))?;
+        let rebuild_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let orders = session.orders.as_ref().ok_or("there are no orders")?;
+        report(orders, &MoveReport::Rebuilt { rebuild_us }).map_err(|error| error.to_string())?;
+        let connected = self.await_go()?;
+        if let Some(contents) = contents {
+            // To give a large mapping back takes longer than the session should wait for.
+            drop(std::thread::Builder::new().name("contents".into()).spawn(move || drop(contents)));
+        }
+        Ok(connected)
+    }
+
+    pub(super) fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
+        let length = usize::try_from(place.length).map_err(|_| "a lane longer than memory")?;
+        LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
+    }
+
+    /// From the order to go on the session is here. Until then this process has no right to answer its guest.
+    fn await_go(mut self) -> Result<Connected, String> {
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        loop {
+            let mut fds = [rustix::event::PollFd::new(orders, rustix::event::PollFlags::IN)];
+            // A signal or nothing at all: the next look says.
+            let _ = rustix::event::poll(&mut fds, None);
+            match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+                Received::Message(MoveOrder::Go, _) => break,
+                Received::Message(MoveOrder::Resume, _) | Received::Closed => {
+                    return Err("the session stays in its old process".into());
+                }
+                Received::Message(MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild, _)
+                | Received::Nothing => {}
+                Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            }
+        }
+        self.go_on();
+        Ok(self)
+    }
+}

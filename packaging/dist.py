@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""./x dist: packs what is built. Writes a tarball and Debian packages into target/dist.
+
+The same build gives the same bytes: names are sorted, times are SOURCE_DATE_EPOCH (by default that of the last commit), owners are
+root. Nothing that is packed names the folder of this source tree; a file that does is an error.
+"""
+
+import argparse
+import ctypes
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE, BUILDS = ROOT / "target/release", ROOT / "target/aviary"
+# A library of tests.
+NOT_PACKED = {"testapi"}
+PACKAGES = ("aviary", "aviary-apis", "aviary-guest")
+# Where the Debian packages have the folders of the APIs.
+INSTALLED = "/usr/lib/aviary"
+# Files of an API's build that a node needs; programs need all others.
+OF_NODE = {"server.so", "modules", "policy.o"}
+# Of a build alone.
+LEFT_OUT = {"gen", "compile_commands.json"}
+
+
+def die(text):
+    sys.exit(f"dist: {text}")
+
+
+def output(*command, **options):
+    return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
+
+
+def run(*command, **options):
+    done = subprocess.run(command, check=False, capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        die(f"{' '.join(map(str, command))}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def version():
+    found = re.search(r'^version = "(.+)"$', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.M).group(1)
+    packaged = (ROOT / "packaging/debian/changelog").read_text(encoding="utf-8").split("(", 1)[1].split(")")[0]
+    if packaged != found:
+        die(f"packaging/debian/changelog is about {packaged}, Cargo.toml about {found}: add an entry")
+    return found
+
+
+def epoch():
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    return int(given or output("git", "log", "-1", "--format=%ct", cwd=ROOT))
+
+
+def apis():
+    """The folders of what is packed, by name; it says what is not there."""
+    specified = {path.parent.name for path in ROOT.glob("apis/*/*.lapis") if re.search(r"^\s*api\(", path.read_text(encoding="utf-8"), re.M)}
+    built = {path.parent.name: path.parent for path in sorted(BUILDS.glob("*/api.json"))}
+    for name in sorted(specified - NOT_PACKED - built.keys()):
+        print(f"dist: warning: {name} is not built and not packed", file=sys.stderr)
+    return {name: folder for name, folder in built.items() if name in specified - NOT_PACKED}
+
+
+class Layout:
+    """Files below a prefix (`/usr`, or the tarball's folder), by the package that they are in."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        shutil.rmtree(stage, ignore_errors=True)
+
+    def place(self, package, path):
+        target = self.stage / package / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+    def text(self, package, path, text):
+        self.place(package, path).write_text(text, encoding="utf-8")
+
+    def copy(self, package, source, path):
+        shutil.copyfile(source, self.place(package, path))
+
+    def code(self, package, source, path):
+        """A program or library, without what only debuggers read."""
+        target = self.place(package, path)
+        run("strip", "--strip-unneeded", "--remove-section=.comment", "-o", target, source)
+        target.chmod(0o755)
+
+
+def lay_out_api(layout, name, folder):
+    """`modules/HASH.so` of this build is the same file as `server.so`; those of earlier builds serve nobody who installs."""
+    library = json.loads((folder / "api.json").read_text(encoding="utf-8"))["library"]
+    written = {step["file"]["path"].split("/")[0] for step in description_launch(folder) if "file" in step}
+    for path in sorted(folder.iterdir()):
+        if path.name in LEFT_OUT | written:
+            continue
+        target = f"lib/aviary/{name}/{path.name}"
+        package = "aviary-apis" if path.name in OF_NODE else "aviary-guest"
+        if path.name in ("server.so", library):
+            layout.code(package, path, target)
+        elif path.name == "modules":
+            same = [kept for kept in sorted(path.iterdir()) if kept.read_bytes() == (folder / "server.so").read_bytes()]
+            for kept in same:
+                layout.place(package, f"{target}/{kept.name}").symlink_to("../server.so")
+            if not same:
+                die(f"{path} has not the module {folder / 'server.so'}: build {name} again")
+        elif path.is_file():
+            layout.copy(package, path, target)
+        else:
+            die(f"{path}: what is this? Neither a file of the specification nor one of the build")
+
+
+def description_launch(folder):
+    return json.loads((folder / "api.json").read_text(encoding="utf-8"))["launch"]
+
+
+def installed_files(layout, prefix, names):
+    """The files that `aviary run` writes for a program where they do not name their folder: in packages they do."""
+    for name, folder in names.items():
+        library = json.loads((folder / "api.json").read_text(encoding="utf-8"))["library"]
+        for step in description_launch(folder):
+            if "file" in step:
+                place = f"{INSTALLED}/{name}"
+                text = step["file"]["content"].replace("{dir}", place).replace("{library}", f"{place}/{library}")
+                layout.text("aviary-guest", f"{prefix}lib/aviary/{name}/{step['file']['path']}", text)
+
+
+def node_toml(program):
+    """The example of `aviary serve --help`, commented out: a test checks that it has every key."""
+    text = output(program, "serve", "--help")
+    example = text.split("Configuration file (TOML", 1)[1].split("\n", 1)[1].split("\n\n", 1)[0]
+    lines = [line.removeprefix("  ") for line in example.splitlines()]
+    head = "# The node of this machine: aviary serve --config (docs: aviary-serve(1)). All is commented out; [...] is the default.\n\n"
+    return head + "".join(f"#{line}\n" for line in lines)
+
+
+def lay_out(stage, names):
+    layout = Layout(stage)
+    program = layout.place("aviary", "bin/aviary")
+    layout.code("aviary", RELEASE / "aviary", "bin/aviary")
+    layout.code("aviary", RELEASE / "libaviary_heap.so", "lib/aviary/libaviary_heap.so")
+    layout.code("aviary-guest", RELEASE / "nvidia-smi", "lib/aviary/nvidia-smi")
+    for name, folder in names.items():
+        lay_out_api(layout, name, folder)
+    run(program, "man", layout.place("aviary", "share/man/man1/x").parent)
+    for shell, path in (("bash", "bash-completion/completions/aviary"), ("zsh", "zsh/vendor-completions/_aviary"),
+                        ("fish", "fish/vendor_completions.d/aviary.fish")):
+        layout.text("aviary", f"share/{path}", output(program, "completions", shell))
+    for source in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))):
+        layout.copy("aviary", source, f"share/doc/aviary/{source.relative_to(ROOT)}")
+    return layout
+
+
+def naming(folder, place):
+    """Files below a folder that name something below `place`. Of a short one (`/src`) the end of another path is not it."""
+    name = re.escape(f"{place}/".encode())
+    pattern = re.compile(name if len(Path(place).parts) > 2 else rb"(?<![\w.-])" + name)
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
+    return [str(path.relative_to(folder)) for path in files if pattern.search(path.read_bytes())]
+
+
+def check(folder):
+    """No file names the source tree."""
+    found = naming(folder, ROOT)
+    if found:
+        die(f"{', '.join(found)}: names the folder {ROOT} in which it was built")
+
+
+# --- the tarball ---
+
+def archive(folders, top, seconds):
+    """One tar of several folders' files under `top`, sorted."""
+    found = {path.relative_to(folder): path for folder in folders for path in folder.rglob("*")}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, path in sorted(found.items(), key=lambda item: item[0].parts):
+            about = tar.gettarinfo(path, arcname=f"{top}/{name}")
+            about.uid = about.gid = 0
+            about.uname = about.gname = "root"
+            about.mtime = seconds
+            about.mode = 0o755 if about.isdir() or about.mode & 0o100 else 0o644
+            with path.open("rb") if about.isreg() else io.BytesIO() as content:
+                tar.addfile(about, content if about.isreg() else None)
+    return buffer.getvalue()
+
+
+def zstd(data, level):
+    library = ctypes.CDLL("libzstd.so.1")
+    for name, arguments in (("ZSTD_compressBound", [ctypes.c_size_t]), ("ZSTD_isError", [ctypes.c_size_t]),
+                            ("ZSTD_compress", [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int])):
+        getattr(library, name).restype, getattr(library, name).argtypes = ctypes.c_size_t, arguments
+    room = ctypes.create_string_buffer(library.ZSTD_compressBound(len(data)))
+    length = library.ZSTD_compress(room, len(room), data, len(data), level)
+    if library.ZSTD_isError(length):
+        die("zstd failed")
+    return room.raw[:length]
+
+
+def tarball(layout, seconds, level, target):
+    top = target.name.split(".tar")[0]
+    for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
+        layout.copy("aviary", ROOT / name, name)
+    layout.copy("aviary", ROOT / "packaging/debian/aviary.service", "share/aviary/aviary.service")
+    layout.text("aviary", "share/aviary/node.toml", node_toml(layout.place("aviary", "bin/aviary")))
+    target.write_bytes(zstd(archive([layout.stage / package for package in PACKAGES], top, seconds), level))
+
+
+# --- the Debian packages ---
+
+def debian(layout, names, seconds, options, target):
+    """debhelper makes them of stage/PACKAGE: what `layout` has below /usr."""
+    build = layout.stage.parent / "debian"
+    shutil.rmtree(build, ignore_errors=True)
+    shutil.copytree(ROOT / "packaging/debian", build / "debian")
+    staged = Layout(build / "stage")
+    for package in PACKAGES:
+        shutil.copytree(layout.stage / package, build / "stage" / package / "usr", symlinks=True)
+    installed_files(staged, "usr/", names)
+    staged.text("aviary", "etc/aviary/node.toml", node_toml(layout.place("aviary", "bin/aviary")))
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(seconds), "PACK": options, "LC_ALL": "C.UTF-8", "DH_INTERNAL_OPTIONS": ""}
+    run("debian/rules", "binary", cwd=build, env=environment)
+    packed = sorted(build.parent.glob("*.deb"))
+    for path in packed:
+        path.replace(target / path.name)
+    check(build / "debian")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./x dist", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=ROOT / "target/dist", metavar="DIR")
+    parser.add_argument("--only", choices=("tarball", "debian"), help="only these")
+    parser.add_argument("--fast", action="store_true", help="compress little, for tests")
+    arguments = parser.parse_args()
+    number, seconds, names = version(), epoch(), apis()
+    target = arguments.output.resolve()
+    (target / "build").mkdir(parents=True, exist_ok=True)
+    layout = lay_out(target / "build/stage", names)
+    check(layout.stage)
+    if arguments.only != "tarball":
+        if not shutil.which("dh"):
+            die("debhelper is needed: apt-get install debhelper")
+        debian(layout, names, seconds, "-Zgzip -z1" if arguments.fast else "-Zxz -z9", target)
+    if arguments.only != "debian":
+        tarball(layout, seconds, 1 if arguments.fast else 19, target / f"aviary-{number}-linux-x86_64.tar.zst")
+    shutil.rmtree(target / "build")
+    for path in sorted(target.iterdir()):
+        print(f"{path.stat().st_size:10,}  {path}")
+
+
+if __name__ == "__main__":
+    main()
