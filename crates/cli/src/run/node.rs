@@ -253,22 +253,66 @@ fn watch_strays(service: &mut Service, program: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a process, which may have closed all its descriptors, was started with this mark.
+/// Whether a process, which may have closed all its descriptors, was started with this mark. One that is being executed right now
+/// counts until its environment can be read.
 fn has_process_with(mark: &OsStr) -> bool {
-    processes_with(mark).next().is_some()
+    let wanted = variable(mark);
+    others().any(|process| match environment(process) {
+        Environment::Of(variables) => contains(&variables, &wanted),
+        Environment::NotYet => true,
+    })
 }
 
+/// The processes that were started with this mark.
 fn processes_with(mark: &OsStr) -> impl Iterator<Item = u32> {
-    let wanted = [MARK.as_bytes(), b"=", mark.as_bytes()].concat();
-    let own = std::process::id().to_string();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(move |entry| {
-        let name = entry.file_name();
-        let process = name.to_str().filter(|name| *name != own)?.parse().ok()?;
-        // Another user's process cannot be read, unless this one is root.
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == wanted).then_some(process)
-    })
+    let wanted = variable(mark);
+    others().filter(
+        move |process| matches!(environment(*process), Environment::Of(variables) if contains(&variables, &wanted)),
+    )
+}
+
+/// The environment variable that marks a program's processes.
+fn variable(mark: &OsStr) -> Vec<u8> {
+    [MARK.as_bytes(), b"=", mark.as_bytes()].concat()
+}
+
+fn contains(variables: &[u8], wanted: &[u8]) -> bool {
+    variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
+}
+
+/// All processes but this one.
+fn others() -> impl Iterator<Item = u32> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(move |entry| entry.file_name().to_str()?.parse().ok().filter(|process| *process != own))
+}
+
+/// What the kernel says about the environment that a process was started with.
+enum Environment {
+    /// Its variables, each ended by a zero byte. None for a process of another user, unless this one is root, and for one that has
+    /// ended.
+    Of(Vec<u8>),
+    /// The process is within execve: its old memory is gone, the new one has no environment yet.
+    NotYet,
+}
+
+fn environment(process: u32) -> Environment {
+    match fs::read(format!("/proc/{process}/environ")) {
+        Ok(variables) if variables.is_empty() && is_being_executed(process) => Environment::NotYet,
+        variables => Environment::Of(variables.unwrap_or_default()),
+    }
+}
+
+/// Whether a process has memory, but no place of its environment (proc_pid_stat(5): fields 23, vsize, and 51, env_end).
+fn is_being_executed(process: u32) -> bool {
+    let stat = fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = String::from_utf8_lossy(&stat);
+    // The name in brackets may have spaces and brackets of its own; the state, field 3, is behind it.
+    let field = |number: usize| {
+        let behind = fields.rsplit_once(')')?.1;
+        behind.split_ascii_whitespace().nth(number - 3)?.parse::<u64>().ok()
+    };
+    field(23).is_some_and(|size| size > 0) && field(51) == Some(0)
 }
 
 /// Standard error may have gone by now.
@@ -345,11 +389,29 @@ mod tests {
     #[test]
     fn processes_are_known_by_their_environment() {
         let mark = format!("/nowhere/{}", std::process::id());
-        assert!(!has_process_with(OsStr::new(&mark)));
-        let mut child = Command::new("sleep").arg("60").env(MARK, &mark).spawn().unwrap();
-        let found = has_process_with(OsStr::new(&mark));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(found);
+        assert_eq!(processes_with(OsStr::new(&mark)).next(), None);
+        // A spawn returns while the child is within execve: it counts from the first look on.
+        for _ in 0..100 {
+            let mut child = Command::new("sleep").arg("60").env(MARK, &mark).spawn().unwrap();
+            let (found, id) = (has_process_with(OsStr::new(&mark)), child.id());
+            while processes_with(OsStr::new(&mark)).next() != Some(id) && child.try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(found);
+        }
+    }
+
+    #[test]
+    fn only_what_has_memory_is_being_executed() {
+        let mut ended = Command::new("true").spawn().unwrap();
+        while !fs::read_to_string(format!("/proc/{}/stat", ended.id())).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        for process in [std::process::id(), ended.id(), 2] {
+            assert!(!is_being_executed(process));
+        }
+        ended.wait().unwrap();
     }
 }
