@@ -144,7 +144,7 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
             folder.write(&side_crate.join(file), content.as_bytes())?;
         }
     }
-    versions::write(&model.api.soname, &crates.join("guest"), folder)
+    versions::write(&model.api, &crates.join("guest"), folder)
 }
 
 /// Copies the compiled libraries to where guests and API servers look for them.

@@ -7,7 +7,7 @@ use crate::syntax::ast::{Argument, Block, Descriptor, Directive, Item, Statement
 use crate::syntax::diagnostics::{Diagnostic, Diagnostics, Severity};
 
 use crate::header::{Header, HeaderVariable, Problem};
-use crate::model::{Api, ExportedVariable, Launch, Model, Policy, Side, Utility};
+use crate::model::{ExportedVariable, Launch, Model, Policy, Side, Utility};
 use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
 use crate::policy;
 use crate::resolve;
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 mod environment;
 mod sandbox;
 mod utilities;
+mod versions;
 
 /// How a specification is to be read.
 #[derive(Debug, Clone, Default)]
@@ -363,8 +364,9 @@ impl Loader<'_> {
                     self.only(&mut named, *span, "`api`", "one library has one identity");
                     self.api_name(name);
                     self.soname(soname);
-                    model.api =
-                        Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
+                    model.api.name.clone_from(&name.value);
+                    model.api.version.clone_from(&version.value);
+                    model.api.soname.clone_from(&soname.value);
                 }
                 Item::Policy(text) => {
                     self.only(&mut scheduled, text.span, "`policy`", "one program schedules a device");
@@ -394,6 +396,7 @@ impl Loader<'_> {
                         .launch
                         .push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
                 }
+                Item::Versions(pattern) => self.versions(pattern, &mut model.api.versions),
                 Item::Program(name) => {
                     self.program(name);
                     model.launch.push(Launch::Program { name: name.value.clone() });

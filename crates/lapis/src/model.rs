@@ -76,6 +76,8 @@ pub struct Api {
     pub name: String,
     pub version: String,
     pub soname: String,
+    /// Symbol versions of other releases of the library, to which the guest library answers as well.
+    pub versions: Vec<String>,
 }
 
 /// Which side of the connection something lives on.

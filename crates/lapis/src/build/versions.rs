@@ -6,39 +6,19 @@
 use super::error::BuildError;
 use super::folder::Folder;
 use crate::generate::glue::VERSIONS_FOLDER;
+use crate::model::Api;
 use object::LittleEndian as Endian;
-use object::elf::{FileHeader64, SHT_DYNSYM};
+use object::elf::{FileHeader64, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC};
 use object::read::elf::{FileHeader, Sym};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The list in it: lines of a symbol and its version.
+/// The list in it: lines of a symbol, its version, and what it is, if it is no function.
 const LIST: &str = "list";
 
 /// The linker's script, in place of `cc`.
-const LINK: &str = r#"#!/bin/sh
-# Links as cc does. A library whose arguments name a folder aviary-versions gets the symbol versions that the list there says;
-# its other symbols get the first of them.
-list= map=
-for argument; do
-    case $argument in
-    -L*/aviary-versions) list=${argument#-L}/list ;;
-    -Wl,--version-script=*) map=${argument#-Wl,--version-script=} ;;
-    esac
-done
-if [ -s "$list" ] && [ -f "$map" ]; then
-    awk 'NR == FNR { version[$1] = $2; if (!($2 in known)) { known[$2]; order[++count] = $2 }; next }
-        /;$/ && !/[*}]/ { gsub(/[ \t;"]/, ""); v = ($0 in version) ? version[$0] : order[1]; names[v] = names[v] " " $0 ";" }
-        END { for (i = 1; i <= count; i++) {
-            print order[i] " {"
-            if (names[order[i]] != "") print " global:" names[order[i]]
-            if (i == 1) print " local: *;"
-            print "};"
-        } }' "$list" "$map" >"$map.versions" && mv "$map.versions" "$map" || exit 1
-fi
-exec "${CC:-cc}" "$@"
-"#;
+const LINK: &str = include_str!("link.sh");
 
 /// Writes the script to the folder that cargo compiles in, and answers the variable that makes cargo use it.
 pub fn linker(target: &Path) -> Result<(String, PathBuf), BuildError> {
@@ -59,14 +39,24 @@ pub fn linker(target: &Path) -> Result<(String, PathBuf), BuildError> {
     Ok((format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_LINKER"), script))
 }
 
-/// Writes the list of the vendor library's versions below a guest crate; an empty one if it has none or is not here.
-pub fn write(soname: &str, guest: &Path, folder: &Folder) -> Result<(), BuildError> {
-    let found = vendor_library(soname).and_then(|path| std::fs::read(path).ok());
-    let mut list = String::new();
-    for (symbol, version) in found.map(|library| versions(&library)).unwrap_or_default() {
-        let _ = writeln!(list, "{symbol} {version}");
-    }
+/// Writes the list of the vendor library's versions, and of those of other releases, below a guest crate; an empty one if the
+/// library has none or is not here.
+pub fn write(api: &Api, guest: &Path, folder: &Folder) -> Result<(), BuildError> {
+    let found = vendor_library(&api.soname).and_then(|path| std::fs::read(path).ok());
+    let list = list(&found.map(|library| versions(&library)).unwrap_or_default(), &api.versions);
     folder.write(&guest.join(VERSIONS_FOLDER).join(LIST), list.as_bytes())
+}
+
+/// The content of the list.
+fn list(versions: &[Versioned], further: &[String]) -> String {
+    let mut list = String::new();
+    for Versioned { symbol, version, function } in versions {
+        let _ = writeln!(list, "{symbol} {version}{}", if *function { "" } else { " data" });
+    }
+    for version in further.iter().filter(|_| !versions.is_empty()) {
+        let _ = writeln!(list, "* {version}");
+    }
+    list
 }
 
 /// The library of that name, as the dynamic linker would find it.
@@ -82,12 +72,20 @@ pub(crate) fn vendor_library(soname: &str) -> Option<PathBuf> {
     line.split_once("=> ").map(|(_, path)| PathBuf::from(path.trim()))
 }
 
-/// The symbols that a library defines with a version, and that version: of several the one that new programs are linked to.
-pub fn versions(library: &[u8]) -> Vec<(String, String)> {
+/// A symbol that a library defines with a version: of several the one that new programs are linked to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Versioned {
+    pub symbol: String,
+    pub version: String,
+    pub function: bool,
+}
+
+/// The symbols of a library that have a version.
+pub fn versions(library: &[u8]) -> Vec<Versioned> {
     read(library).unwrap_or_default()
 }
 
-fn read(library: &[u8]) -> object::read::Result<Vec<(String, String)>> {
+fn read(library: &[u8]) -> object::read::Result<Vec<Versioned>> {
     let header = FileHeader64::<Endian>::parse(library)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, library)?;
@@ -107,7 +105,8 @@ fn read(library: &[u8]) -> object::read::Result<Vec<(String, String)>> {
             && plain(version)
             && name != version
         {
-            found.push((name.to_owned(), version.to_owned()));
+            let function = matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
+            found.push(Versioned { symbol: name.to_owned(), version: version.to_owned(), function });
         }
     }
     Ok(found)
@@ -122,37 +121,89 @@ mod tests {
         assert!(status.success(), "{arguments:?}");
     }
 
-    #[test]
-    fn library_gets_the_versions_of_another() {
-        let folder = std::env::temp_dir().join(format!("aviary-versions-test-{}", std::process::id()));
+    const FUNCTIONS: &str = "int one(void) { return 1; } int two(void) { return 2; } int own(void) { return 3; } int rest(void) { return 4; }";
+    /// As rustc writes it.
+    const EXPORTS: &str = "{\n  global:\n    one;\n    two;\n    own;\n\n  local:\n    *;\n};\n";
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(String::from).collect()
+    }
+
+    fn function(symbol: &str, version: &str) -> Versioned {
+        Versioned { symbol: symbol.into(), version: version.into(), function: true }
+    }
+
+    fn sorted(library: &Path) -> Vec<Versioned> {
+        let mut found = versions(&std::fs::read(library).expect("a library"));
+        found.sort();
+        found
+    }
+
+    /// A folder with the vendor's library, which has two versions, and what a guest library is linked of.
+    fn prepared(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("aviary-{name}-test-{}", std::process::id()));
         std::fs::create_dir_all(folder.join(VERSIONS_FOLDER)).expect("a folder");
-        std::fs::write(folder.join("f.c"), "int one(void) { return 1; } int two(void) { return 2; } int own(void) { return 3; } int rest(void) { return 4; }").expect("written");
+        std::fs::write(folder.join("f.c"), FUNCTIONS).expect("written");
         std::fs::write(folder.join("map"), "A_1.0 { global: one; local: *; }; A_1.1 { global: two; } A_1.0;")
             .expect("written");
-        // As rustc writes it.
-        std::fs::write(folder.join("exports"), "{\n  global:\n    one;\n    two;\n    own;\n\n  local:\n    *;\n};\n")
-            .expect("written");
-        let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
-        compile(&folder, Path::new("cc"), &words("-shared -fPIC -o vendor.so f.c -Wl,--version-script=map"));
-        let read = |name: &str| {
-            let mut found = versions(&std::fs::read(folder.join(name)).expect(name));
-            found.sort();
-            found
-        };
-        let pair = |a: &str, b: &str| (a.to_string(), b.to_string());
-        assert_eq!(read("vendor.so"), [pair("one", "A_1.0"), pair("two", "A_1.1")]);
-        let list: String = read("vendor.so").iter().map(|(symbol, version)| format!("{symbol} {version}\n")).collect();
-        std::fs::write(folder.join(VERSIONS_FOLDER).join(LIST), list).expect("written");
-        let (variable, script) = linker(&folder).expect("the script");
+        std::fs::write(folder.join("exports"), EXPORTS).expect("written");
+        let vendor = "-shared -fPIC -o libf.so -Wl,-soname,libf.so f.c -Wl,--version-script=map";
+        compile(&folder, Path::new("cc"), &words(vendor));
+        folder
+    }
+
+    fn guest(folder: &Path, library: &str) {
+        let (variable, script) = linker(folder).expect("the script");
         assert!(variable.starts_with("CARGO_TARGET_"));
-        let link = format!("-shared -fPIC -o guest.so f.c -Wl,--version-script=exports -L./{VERSIONS_FOLDER}");
-        compile(&folder, &script, &words(&link));
-        assert_eq!(read("guest.so"), [pair("one", "A_1.0"), pair("own", "A_1.0"), pair("two", "A_1.1")]);
+        let link = format!(
+            "-shared -fPIC -o {library} -Wl,-Bsymbolic -Wl,-soname,libf.so f.c -Wl,--version-script=exports -L./{VERSIONS_FOLDER}"
+        );
+        compile(folder, &script, &words(&link));
+    }
+
+    #[test]
+    fn library_gets_the_versions_of_another() {
+        let folder = prepared("versions");
+        let vendors = sorted(&folder.join("libf.so"));
+        assert_eq!(vendors, [function("one", "A_1.0"), function("two", "A_1.1")]);
+        std::fs::write(folder.join(VERSIONS_FOLDER).join(LIST), list(&vendors, &[])).expect("written");
+        guest(&folder, "guest.so");
+        assert_eq!(
+            sorted(&folder.join("guest.so")),
+            [function("one", "A_1.0"), function("own", "A_1.0"), function("two", "A_1.1")]
+        );
         // Without a list, or with an empty one, the script changes nothing.
-        std::fs::write(folder.join(VERSIONS_FOLDER).join(LIST), "").expect("written");
+        std::fs::write(folder.join(VERSIONS_FOLDER).join(LIST), list(&[], &["A_0.9".into()])).expect("written");
         std::fs::write(folder.join("exports"), "{ global: one; local: *; };").expect("written");
-        compile(&folder, &script, &words(&link));
-        assert_eq!(read("guest.so"), []);
+        guest(&folder, "guest.so");
+        assert_eq!(sorted(&folder.join("guest.so")), []);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+
+    /// A program that was linked to another release of the library finds its versions, and every symbol answers to them.
+    #[test]
+    fn library_answers_to_versions_of_other_releases() {
+        let folder = prepared("releases");
+        let further = ["A_0.9", "A_1.0", "A_2.0"].map(String::from);
+        let text = list(&sorted(&folder.join("libf.so")), &further);
+        std::fs::write(folder.join(VERSIONS_FOLDER).join(LIST), text).expect("written");
+        std::fs::create_dir(folder.join("guest")).expect("a folder");
+        guest(&folder, "guest/libf.so");
+        // The symbols that new programs are linked to keep the vendor's versions.
+        let expected = [function("one", "A_1.0"), function("own", "A_1.0"), function("two", "A_1.1")];
+        assert_eq!(sorted(&folder.join("guest/libf.so")), expected);
+        std::fs::write(folder.join("map"), "A_2.0 { global: one; two; local: *; };").expect("written");
+        compile(
+            &folder,
+            Path::new("cc"),
+            &words("-shared -fPIC -o libf.so -Wl,-soname,libf.so f.c -Wl,--version-script=map"),
+        );
+        let program = "int one(void), two(void); int main(void) { return 10 * one() + two(); }";
+        std::fs::write(folder.join("p.c"), program).expect("written");
+        compile(&folder, Path::new("cc"), &words("-o p p.c -L. -lf"));
+        let run =
+            Command::new(folder.join("p")).env("LD_LIBRARY_PATH", folder.join("guest")).output().expect("a program");
+        assert_eq!((run.status.code(), String::from_utf8_lossy(&run.stderr).as_ref()), (Some(12), ""));
         let _ = std::fs::remove_dir_all(&folder);
     }
 }

@@ -108,7 +108,7 @@ fn handle_types(model: &Model) -> Vec<TokenStream> {
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let Api { name, version, soname } = &model.api;
+    let Api { name, version, soname, .. } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
         let blocker = option_text(blocker(model, f));

@@ -103,6 +103,7 @@ impl Parser<'_> {
                 Ok(Item::DropIn { soname: self.one_text()?, only_if_missing })
             }
             "program" if text_call => self.one_text().map(Item::Program),
+            "versions" if text_call => self.one_text().map(Item::Versions),
             "environment" if text_call => {
                 let (name, value) = self.two_texts()?;
                 Ok(Item::Environment { name, value })
@@ -432,7 +433,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 29] = [
+const ITEMS: [&str; 30] = [
     "api",
     "import",
     "override",
@@ -460,6 +461,7 @@ const ITEMS: [&str; 29] = [
     "dropin",
     "dropin_if_missing",
     "program",
+    "versions",
     "sandbox",
     "pass_environment",
 ];
