@@ -12,68 +12,17 @@
 #include <unistd.h>
 
 #include "external.h"
+#include "model.h"
 
-enum { GRAPH = 7, INITIALIZER = 5, EXTERNAL_DATA = 13, DATA_LOCATION = 14, KEY = 1, VALUE = 2 };
-enum { NUMBER = 0, FIXED_8 = 1, BYTES = 2, FIXED_4 = 5 };
 enum { LONGEST_NAME = 4096 };
-
-/* What is left of a message of protobuf. */
-struct message {
-    const uint8_t *at, *end;
-};
-
-/* A member of one: a number, or bytes. */
-struct member {
-    uint64_t place, number;
-    struct message bytes;
-};
-
-static int read_number(struct message *from, uint64_t *number) {
-    *number = 0;
-    for (unsigned shift = 0; shift < 64 && from->at < from->end; shift += 7) {
-        uint8_t byte = *from->at++;
-        *number |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80))
-            return 1;
-    }
-    return 0;
-}
-
-/* Takes the next member; 0 at the end, and where there is none. */
-static int take(struct message *from, struct member *member) {
-    uint64_t tag, bytes;
-    *member = (struct member){0};
-    if (!read_number(from, &tag))
-        return 0;
-    member->place = tag >> 3;
-    switch (tag & 7) {
-    case NUMBER:
-        return read_number(from, &member->number);
-    case FIXED_8:
-        bytes = 8;
-        break;
-    case FIXED_4:
-        bytes = 4;
-        break;
-    case BYTES:
-        if (!read_number(from, &bytes))
-            return 0;
-        break;
-    default:
-        return 0;
-    }
-    if (bytes > (uint64_t)(from->end - from->at))
-        return 0;
-    member->bytes = (struct message){from->at, from->at + bytes};
-    from->at += bytes;
-    return 1;
-}
 
 /* The names of files, each once. */
 struct names {
     struct message *list;
     size_t count, capacity;
     int failed;
+    /* A nested graph names files, too. */
+    int nested;
 };
 
 static void add_name(struct names *names, struct message name) {
@@ -97,42 +46,46 @@ static void add_name(struct names *names, struct message name) {
     names->list[names->count++] = name;
 }
 
-static int is_location(struct message key) {
-    return key.end - key.at == 8 && !memcmp(key.at, "location", 8);
+static void look_at_tensor(struct message tensor, struct names *names, unsigned depth) {
+    struct place place = place_of(tensor);
+    if (place.location.at && depth > 0)
+        names->nested = 1;
+    else if (place.location.at)
+        add_name(names, place.location);
 }
 
-static void look_at_tensor(struct message tensor, struct names *names) {
-    struct member member, part;
-    struct message location = {0};
-    int external = 0;
-    while (take(&tensor, &member)) {
-        if (member.place == DATA_LOCATION)
-            external = member.number == 1;
-        if (member.place != EXTERNAL_DATA)
-            continue;
-        struct message key = {0}, value = {0};
-        while (take(&member.bytes, &part)) {
-            if (part.place == KEY)
-                key = part.bytes;
-            if (part.place == VALUE)
-                value = part.bytes;
-        }
-        if (is_location(key))
-            location = value;
+static void look_at_graph(struct message graph, struct names *names, unsigned depth);
+
+/* Constants of the attribute, and graphs: branches of If, bodies of Loop and Scan. */
+static void look_at_attribute(struct message attribute, struct names *names, unsigned depth) {
+    struct member value;
+    while (take(&attribute, &value)) {
+        if (value.place == VALUE_TENSOR || value.place == TENSORS)
+            look_at_tensor(value.bytes, names, depth);
+        if ((value.place == VALUE_GRAPH || value.place == GRAPHS) && depth < DEEPEST)
+            look_at_graph(value.bytes, names, depth + 1);
     }
-    if (external && location.at < location.end)
-        add_name(names, location);
+}
+
+static void look_at_graph(struct message graph, struct names *names, unsigned depth) {
+    struct member part, attribute;
+    while (take(&graph, &part)) {
+        if (part.place == INITIALIZER)
+            look_at_tensor(part.bytes, names, depth);
+        while (part.place == NODE && take(&part.bytes, &attribute)) {
+            if (attribute.place == ATTRIBUTE)
+                look_at_attribute(attribute.bytes, names, depth);
+        }
+    }
 }
 
 static struct names names_in(const void *model, size_t bytes) {
     struct names names = {0};
     struct message whole = {model, (const uint8_t *)model + (model ? bytes : 0)};
-    struct member graph, initializer;
+    struct member graph;
     while (take(&whole, &graph)) {
-        while (graph.place == GRAPH && take(&graph.bytes, &initializer)) {
-            if (initializer.place == INITIALIZER)
-                look_at_tensor(initializer.bytes, &names);
-        }
+        if (graph.place == GRAPH)
+            look_at_graph(graph.bytes, &names, 0);
     }
     return names;
 }
@@ -140,37 +93,34 @@ static struct names names_in(const void *model, size_t bytes) {
 int has_external(const void *model, size_t bytes) {
     struct names names = names_in(model, bytes);
     free(names.list);
-    return names.count > 0;
+    return names.count > 0 || names.nested;
 }
 
-/* A name leads to nothing outside of the model's folder, as the library asks for. */
-static int is_below(const char *name) {
-    for (const char *part = name; part; part = strchr(part, '/')) {
-        part += *part == '/';
-        if (!strncmp(part, "..", 2) && (part[2] == '/' || !part[2]))
-            return 0;
-    }
-    return *name != '/';
+int has_nested_external(const void *model, size_t bytes) {
+    struct names names = names_in(model, bytes);
+    free(names.list);
+    return names.nested;
 }
-
-/* The content to send, as it grows. */
-struct content {
-    uint8_t *at;
-    size_t bytes;
-};
 
 /* Room for so many more bytes; NULL if there is no memory. */
-static uint8_t *more(struct content *content, uint64_t bytes) {
-    uint8_t *larger = bytes < SIZE_MAX - content->bytes ? realloc(content->at, content->bytes + bytes) : NULL;
-    if (!larger)
+uint8_t *more(struct content *content, uint64_t bytes) {
+    if (bytes > SIZE_MAX / 2 - content->bytes)
         return NULL;
-    content->at = larger;
+    if (content->bytes + bytes > content->capacity) {
+        /* Half as much again, so that many small parts are not copied as often. */
+        size_t capacity = content->bytes + bytes + content->bytes / 2;
+        uint8_t *larger = realloc(content->at, capacity);
+        if (!larger)
+            return NULL;
+        content->at = larger;
+        content->capacity = capacity;
+    }
     content->bytes += bytes;
-    return larger + content->bytes - bytes;
+    return content->at + content->bytes - bytes;
 }
 
 /* Reads as many bytes as there were; 0 if there are fewer. */
-static int read_all(int file, uint8_t *to, uint64_t bytes) {
+int read_all(int file, uint8_t *to, uint64_t bytes) {
     while (bytes > 0) {
         ssize_t got = read(file, to, bytes < 1 << 30 ? bytes : 1 << 30);
         if (got < 0 && errno == EINTR)
@@ -208,7 +158,7 @@ static int add_file(struct content *content, const char *folder, const char *nam
 }
 
 /* Where the program says that the files are; empty: in the present folder. 0 if it cannot be asked. */
-static int folder_of(const OrtSessionOptions *options, char *folder, size_t size) {
+int folder_of(const OrtSessionOptions *options, char *folder, size_t size) {
     const OrtApiBase *base = OrtGetApiBase();
     const OrtApi *api = base ? base->GetApi(ORT_API_VERSION) : NULL;
     int has = 0;

@@ -9,7 +9,10 @@
 
 OrtStatus *OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions *options, int use_arena);
 
-/* Aviary's own, for its guest library: the next bytes of the optimized model that was saved when the session was made. None: it ends. */
-OrtStatus *aviary_onnxruntime_saved_model(const OrtSession *session, uint8_t *to, size_t room, size_t *size);
+/* Aviary's own, for its guest library: the next bytes of a file that was saved for the session (enum saved_file of external.h), none: it
+ * ends; what the name of its profile has behind the application's prefix; the end of the profile. */
+OrtStatus *aviary_onnxruntime_saved_file(const OrtSession *session, uint32_t which, uint8_t *to, size_t room, size_t *size);
+OrtStatus *aviary_onnxruntime_profile_ending(const OrtSession *session, char *to, size_t room);
+OrtStatus *aviary_onnxruntime_end_profile(OrtSession *session);
 
 #endif

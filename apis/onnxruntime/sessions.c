@@ -2,9 +2,6 @@
  *
  * A hostile guest can send any bytes as such content: all lengths are checked against what has arrived. */
 #include <aviary/server.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +9,7 @@
 #include <unistd.h>
 
 #include "external.h"
+#include "saved.h"
 
 /* Files as the library takes them. */
 struct files {
@@ -37,10 +35,12 @@ static int take_file(const uint8_t **at, const uint8_t *end, struct external_fil
     return head->name_bytes > 0 && head->name_bytes <= left && bytes <= left - head->name_bytes && (*at)[head->name_bytes - 1] == 0;
 }
 
-static OrtStatus *refuse(const OrtApi *api, OrtErrorCode code, const char *format, const char *what) {
-    char text[8448];
-    snprintf(text, sizeof text, format, what);
-    return api->CreateStatus(code, text);
+static size_t count_files(const uint8_t *at, const uint8_t *end) {
+    struct external_file head;
+    size_t count = 1;
+    for (; at < end && take_file(&at, end, &head); count++)
+        at += head.name_bytes + (head.bytes == NO_FILE ? 0 : head.bytes);
+    return count;
 }
 
 /* Finds the files in the content. */
@@ -49,14 +49,14 @@ static OrtStatus *find_files(const OrtApi *api, const uint8_t *content, size_t b
     struct external_file head;
     if (bytes < sizeof(struct external_content))
         return refuse(api, ORT_INVALID_ARGUMENT, "%s", "files of the model did not arrive");
-    /* No file has fewer bytes than its head. */
-    const size_t most = bytes / sizeof head;
+    const size_t most = count_files(at, end);
     files->names = calloc(most, sizeof *files->names);
     files->contents = calloc(most, sizeof *files->contents);
     files->bytes = calloc(most, sizeof *files->bytes);
     if (!files->names || !files->contents || !files->bytes)
         return refuse(api, ORT_FAIL, "%s", "no memory for the names of the model's files");
-    while (at < end) {
+    /* The guest can change what is there between both looks. */
+    while (at < end && files->count < most) {
         if (!take_file(&at, end, &head))
             return refuse(api, ORT_INVALID_ARGUMENT, "%s", "files of the model did not arrive");
         if (head.bytes == NO_FILE)
@@ -69,66 +69,12 @@ static OrtStatus *find_files(const OrtApi *api, const uint8_t *content, size_t b
     return NULL;
 }
 
-/* Optimized models that the guest has not taken yet. A guest that takes none has as many as there is room for. */
-enum { MOST_SAVED = 16 };
-static struct saved {
-    const OrtSession *session;
-    int file;
-} saved[MOST_SAVED];
-static pthread_mutex_t saved_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct saved *saved_of(const OrtSession *session) {
-    for (size_t n = 0; n < MOST_SAVED; n++)
-        if (saved[n].session == session)
-            return &saved[n];
-    return NULL;
-}
-
-/* Keeps the file for the guest; 0 if there is no room. */
-static int keep_saved(const OrtSession *session, int file) {
-    pthread_mutex_lock(&saved_lock);
-    /* A session that has ended, and whose model was not taken, may have had this address. */
-    struct saved *place = saved_of(session);
-    if (place)
-        close(place->file);
-    else
-        place = saved_of(NULL);
-    if (place)
-        *place = (struct saved){session, file};
-    pthread_mutex_unlock(&saved_lock);
-    return place != NULL;
-}
-
-static OrtStatus *saved_model(const OrtSession *session, uint8_t *to, size_t room, size_t *size) {
-    ssize_t got = 0;
-    pthread_mutex_lock(&saved_lock);
-    struct saved *place = session ? saved_of(session) : NULL;
-    if (place) {
-        got = read(place->file, to, room);
-        if (got <= 0) {
-            close(place->file);
-            *place = (struct saved){0};
-        }
-    }
-    pthread_mutex_unlock(&saved_lock);
-    *size = got > 0 ? (size_t)got : 0;
-    if (place && got >= 0)
-        return NULL;
-    return refuse(vendor_api(), ORT_FAIL, "%s", "the optimized model is not there");
-}
-
-void *saved_model_function(void) {
-    return (void *)(uintptr_t)saved_model;
-}
-
 /* What a session is made of beside its model. */
 struct extras {
     struct files files;
     /* The session's own options; NULL: the application's. */
     OrtSessionOptions *options;
-    /* Where the optimized model goes, -1: nowhere. */
-    int file;
-    char path[32];
+    struct places places;
 };
 
 static OrtStatus *add_files(const OrtApi *api, struct extras *extras, const void *external, size_t bytes) {
@@ -141,37 +87,19 @@ static OrtStatus *add_files(const OrtApi *api, struct extras *extras, const void
                                                          extras->files.count);
 }
 
-static OrtStatus *add_path(const OrtApi *api, struct extras *extras) {
-    strcpy(extras->path, "/tmp/aviary-optimized-XXXXXX");
-    extras->file = mkostemp(extras->path, O_CLOEXEC);
-    if (extras->file < 0)
-        return refuse(api, ORT_FAIL, "the optimized model cannot be saved: %s", strerror(errno));
-    return api->SetOptimizedModelFilePath(extras->options, extras->path);
-}
-
 static OrtStatus *prepare(const OrtApi *api, const OrtSessionOptions *options, struct extras *extras, const void *external,
                           size_t external_bytes, uint32_t saves) {
     OrtStatus *status = options ? api->CloneSessionOptions(options, &extras->options) : api->CreateSessionOptions(&extras->options);
     if (!status && external_bytes > 0)
         status = add_files(api, extras, external, external_bytes);
     if (!status && saves)
-        status = add_path(api, extras);
+        status = place_saved(api, &extras->places, extras->options, saves);
     return status;
 }
 
 /* Ends what is not needed once the session is made, or was not made. */
 static OrtStatus *finish(const OrtApi *api, struct extras *extras, OrtStatus *status, OrtSession **out) {
-    if (extras->file >= 0) {
-        unlink(extras->path);
-        if (status || !keep_saved(*out, extras->file)) {
-            close(extras->file);
-            if (!status) {
-                api->ReleaseSession(*out);
-                *out = NULL;
-                status = refuse(api, ORT_FAIL, "%s", "too many optimized models that nobody has taken");
-            }
-        }
-    }
+    status = keep_saved(api, &extras->places, status, out);
     if (extras->options)
         api->ReleaseSessionOptions(extras->options);
     free_files(&extras->files);
@@ -181,7 +109,7 @@ static OrtStatus *finish(const OrtApi *api, struct extras *extras, OrtStatus *st
 static OrtStatus *create_session(const OrtEnv *env, const void *model, size_t model_bytes, const OrtSessionOptions *options,
                                  OrtSession **out, const void *external, size_t external_bytes, uint32_t saves) {
     const OrtApi *api = vendor_api();
-    struct extras extras = {.file = -1};
+    struct extras extras = {0};
     if (external_bytes == 0 && !saves)
         return api->CreateSessionFromArray(env, model, model_bytes, options, out);
     OrtStatus *status = prepare(api, options, &extras, external, external_bytes, saves);

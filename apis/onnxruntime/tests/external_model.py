@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes a model whose weights are in other files: FOLDER/model.onnx, FOLDER/weights/w.bin, FOLDER/b.bin.
+"""Writes models whose weights are in other files: FOLDER/model.onnx, FOLDER/nested.onnx, FOLDER/weights/w.bin, FOLDER/b.bin.
 
-It computes out = in + w + b + c: COUNT floats, of which w and b are in files (w behind 4,096 bytes of zeros), and c is a number in
-the model.
+The first computes out = in + w + b + c: COUNT floats, of which w and b are in files (w behind 4,096 bytes of zeros), and c is a
+number in the model. The second computes the same; w is the main graph's, b an initializer of a branch in a branch, and a branch that
+is not taken has one, too.
 """
 import array
 import os
@@ -53,6 +54,45 @@ def floats(count: int, first: float) -> bytes:
     return array.array("f", (first + place % 1000 for place in range(count))).tobytes()
 
 
+def named(value_name: str) -> bytes:
+    """An output of a branch, whose type follows from its node."""
+    return field(1, value_name)
+
+
+def branches(condition: str, output: str, then: bytes, otherwise: bytes) -> bytes:
+    def graph_of(name: str, graph: bytes) -> bytes:
+        return field(5, field(1, name) + field(6, graph) + field(20, 5))
+
+    return node("If", [condition], output, graph_of("then_branch", then) + graph_of("else_branch", otherwise))
+
+
+def adding(name: str, weights: bytes, output: str) -> bytes:
+    """A graph that adds an initializer of its own to `s`."""
+    return b"".join([field(1, node("Add", ["s", name], output)), field(2, output), field(5, weights), field(12, named(output))])
+
+
+def model_of(graph: bytes) -> bytes:
+    return field(1, 8) + field(7, graph) + field(8, field(2, 17))
+
+
+def nested(count: int) -> bytes:
+    constant = field(1, "value") + field(5, tensor("", 1, field(9, floats(1, 7.0)))) + field(20, 4)
+    inner = branches("yes", "inner", adding("b", external("b", count, "b.bin", 0), "sum"), adding("o", external("o", count, "b.bin", 0), "none"))
+    then = b"".join([field(1, inner), field(2, "then"), field(12, named("inner"))])
+    true = field(1, 1) + field(2, 9) + field(9, b"\x01") + field(8, "yes")
+    return model_of(b"".join([
+        field(1, node("Constant", [], "c", field(5, constant))),
+        field(1, node("Add", ["in", "w"], "s")),
+        field(1, branches("yes", "t", then, adding("v", external("v", count, "weights/w.bin", 4096), "other"))),
+        field(1, node("Add", ["t", "c"], "out")),
+        field(2, "nested"),
+        field(5, external("w", count, "weights/w.bin", 4096)),
+        field(5, true),
+        field(11, value("in", count)),
+        field(12, value("out", count)),
+    ]))
+
+
 def main() -> None:
     folder, count = sys.argv[1], int(sys.argv[2])
     os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
@@ -73,7 +113,9 @@ def main() -> None:
         field(12, value("out", count)),
     ])
     with open(os.path.join(folder, "model.onnx"), "wb") as file:
-        file.write(field(1, 8) + field(7, graph) + field(8, field(2, 17)))
+        file.write(model_of(graph))
+    with open(os.path.join(folder, "nested.onnx"), "wb") as file:
+        file.write(nested(count))
 
 
 main()
