@@ -248,10 +248,109 @@ print("handled", count, flush=True)
     };
     // Without 9 and 19, and without 18 twice.
     for number in (1..32).filter(|number| ![9, 18, 19].contains(number)) {
-        for (way, group) in [("default", false), ("handled", false), ("handled", true)] {
+        for (way, group) in [("default", false), ("handled", false), ("default", true), ("handled", true)] {
             let native = observed(Command::new("env"), number, way, group);
             let ours = observed(builds.aviary(&["run", "--api", "fake", "--"]), number, way, group);
             assert_eq!(ours, native, "signal {number}, {way}, to the group: {group}");
+        }
+    }
+}
+
+/// Says how often a signal came, once it has read a line or the terminal has gone.
+const AT_A_TERMINAL: &str = r#"
+import resource, signal, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+number, way, told = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+count = 0
+def note(*_):
+    global count
+    count += 1
+if way == "handled":
+    signal.signal(number, note)
+print("ready", flush=True)
+try:
+    line = sys.stdin.readline()
+except OSError:
+    line = ""
+# The terminal has gone: the signal comes later.
+while not line and count == 0:
+    time.sleep(0.01)
+with open(told, "w") as file:
+    print("handled", count, file=file)
+"#;
+
+/// A terminal with a program in its foreground, to which it does one thing. Between both is a process as a shell, which notes how the
+/// program ends, and lets it go on when it was stopped.
+const TERMINAL: &str = r#"
+import fcntl, os, pty, signal, struct, sys, termios
+number, way, told, program, command = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:]
+def shell():
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        os.tcsetpgrp(0, os.getpid())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+        os.execvp(command[0], command + ["python3", "-c", program, str(number), way, told])
+    # Like a shell, it passes on that the terminal has gone.
+    signal.signal(signal.SIGHUP, lambda *_: os.killpg(child, signal.SIGHUP))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+    while True:
+        _, status = os.waitpid(child, os.WUNTRACED)
+        with open(told + ".ends", "a") as file:
+            print("status", status, file=file)
+        if not os.WIFSTOPPED(status):
+            os._exit(0)
+        os.kill(child, signal.SIGCONT)
+process, terminal = pty.fork()
+if process == 0:
+    shell()
+text = b""
+while b"ready\r\n" not in text:
+    text += os.read(terminal, 4096)
+if number == signal.SIGHUP:
+    os.close(terminal)
+elif number == signal.SIGWINCH:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 97, 0, 0))
+else:
+    os.write(terminal, {signal.SIGINT: b"\x03", signal.SIGQUIT: b"\x1c", signal.SIGTSTP: b"\x1a"}[number])
+if number != signal.SIGHUP:
+    os.write(terminal, b"\n")
+os.waitpid(process, 0)
+print(open(told + ".ends").read(), open(told).read() if os.path.exists(told) else "nothing told")
+"#;
+
+/// What a terminal does to the program in its foreground (keys, a new size, its end): the same handlers, ends and stops as without
+/// Aviary, each once.
+#[test]
+fn terminals_do_what_they_do_natively() {
+    let builds = Builds::new("terminal");
+    let told = builds.0.join("told");
+    let observed = |command: Command, number: i32, way: &str| {
+        for file in [told.clone(), told.with_extension("ends")] {
+            let _ = fs::remove_file(file);
+        }
+        let command = with_default_signals(&command);
+        let mut outer = Command::new("python3");
+        outer.args(["-c", TERMINAL, &number.to_string(), way]).arg(&told).arg(AT_A_TERMINAL);
+        outer.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => outer.env(name, value),
+                None => outer.env_remove(name),
+            };
+        }
+        text(&outer.output().unwrap().stdout)
+    };
+    // HUP, INT, QUIT, TSTP, WINCH.
+    for number in [1, 2, 3, 20, 28] {
+        for way in ["default", "handled"] {
+            let native = observed(Command::new("env"), number, way);
+            let ours = observed(builds.aviary(&["run", "--api", "fake", "--"]), number, way);
+            assert_eq!(ours, native, "signal {number}, {way}");
+            let expected = if way == "handled" { "handled 1" } else { "status" };
+            assert!(native.contains(expected), "signal {number}, {way}: {native}");
         }
     }
 }
