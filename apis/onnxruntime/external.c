@@ -180,7 +180,8 @@ static const struct {
     char name[16];
 } nothing = {{sizeof nothing}, {sizeof nothing.name, NO_FILE}, "(no memory)"};
 
-const void *read_external(const void *model, size_t bytes, const OrtSessionOptions *options) {
+/* The files that the model's main graph names, and their content; NULL: none. */
+static const void *read_external(const void *model, size_t bytes, const OrtSessionOptions *options) {
     struct names names = names_in(model, bytes);
     struct content content = {0};
     char folder[LONGEST_NAME], name[LONGEST_NAME];
@@ -200,11 +201,19 @@ const void *read_external(const void *model, size_t bytes, const OrtSessionOptio
     return content.at;
 }
 
-size_t external_bytes(const void *external) {
-    return external ? ((const struct external_content *)external)->bytes : 0;
+int has_files(const void *model, size_t bytes, const OrtSessionOptions *options) {
+    return wants_files(options) || saves_of(options) || has_external(model, bytes);
 }
 
-void free_external(const void *external) {
-    if (external != &nothing)
+OrtStatus *session_of(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options, OrtSession **out) {
+    if (wants_files(options))
+        return session_with_files(env, model, bytes, options, out);
+    if (has_nested_external(model, bytes))
+        return session_of_nested(env, model, bytes, options, out);
+    const struct external_content *external = read_external(model, bytes, options);
+    OrtStatus *status = aviary_onnxruntime_create_session(env, model, bytes, options, external, external ? external->bytes : 0,
+                                                          saves_of(options), out);
+    if (external != &nothing.content)
         free((void *)(uintptr_t)external);
+    return status;
 }

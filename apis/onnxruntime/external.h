@@ -55,6 +55,12 @@ int folder_of(const OrtSessionOptions *options, char *folder, size_t size);
 /* True if the model names files. */
 int has_external(const void *model, size_t bytes);
 int has_nested_external(const void *model, size_t bytes);
+/* nested.c */
+OrtStatus *session_of_nested(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options, OrtSession **out);
+/* optimized.c: whether the application wants files of sessions with such options; what the API server saves of them. */
+int wants_files(const OrtSessionOptions *options);
+uint32_t saves_of(const OrtSessionOptions *options);
+OrtStatus *session_with_files(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options, OrtSession **out);
 int write_all(int file, const uint8_t *from, size_t bytes);
 /* profiles.c */
 OrtStatus *begin_profile(OrtSession *session, const char *prefix);

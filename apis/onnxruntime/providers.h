@@ -9,8 +9,11 @@
 
 OrtStatus *OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions *options, int use_arena);
 
-/* Aviary's own, for its guest library: the next bytes of a file that was saved for the session (enum saved_file of external.h), none: it
+/* Aviary's own, for its guest library: a session of a model with files of weights (external.h), or of which the library saves files;
+ * the next bytes of a file that was saved for the session (enum saved_file of external.h), none: it
  * ends; what the name of its profile has behind the application's prefix; the end of the profile. */
+OrtStatus *aviary_onnxruntime_create_session(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options,
+                                             const void *external, size_t external_size, uint32_t saves, OrtSession **out);
 OrtStatus *aviary_onnxruntime_saved_file(const OrtSession *session, uint32_t which, uint8_t *to, size_t room, size_t *size);
 OrtStatus *aviary_onnxruntime_profile_ending(const OrtSession *session, char *to, size_t room);
 OrtStatus *aviary_onnxruntime_end_profile(OrtSession *session);

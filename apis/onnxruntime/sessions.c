@@ -107,11 +107,9 @@ static OrtStatus *finish(const OrtApi *api, struct extras *extras, OrtStatus *st
 }
 
 static OrtStatus *create_session(const OrtEnv *env, const void *model, size_t model_bytes, const OrtSessionOptions *options,
-                                 OrtSession **out, const void *external, size_t external_bytes, uint32_t saves) {
+                                 const void *external, size_t external_bytes, uint32_t saves, OrtSession **out) {
     const OrtApi *api = vendor_api();
     struct extras extras = {0};
-    if (external_bytes == 0 && !saves)
-        return api->CreateSessionFromArray(env, model, model_bytes, options, out);
     OrtStatus *status = prepare(api, options, &extras, external, external_bytes, saves);
     if (!status)
         status = api->CreateSessionFromArray(env, model, model_bytes, extras.options, out);
