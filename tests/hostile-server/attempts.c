@@ -225,7 +225,25 @@ static void stay(long milliseconds) {
     usleep(milliseconds * 1000);
 }
 
+// Its home is the working directory, as a process has it that its API server starts.
+static void fills(const char *name, const char *path) {
+    static char block[1 << 16];
+    long written = 0, done;
+    int file = open(path, O_WRONLY | O_CREAT, 0600), error = file < 0 ? errno : 0;
+    memset(block, 1, sizeof block);
+    while (!error && written < 1L << 30)
+        if ((done = write(file, block, sizeof block)) > 0) written += done;
+        else error = errno;
+    printf("%s %ld %s\n", name, written, error ? strerror(error) : "no error");
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "fill") == 0) {
+        fills("home", "filler");
+        fills("shared", "/dev/shm/filler");
+        for (;;) usleep(100000);
+    }
     if (argc > 1 && strncmp(argv[1], "stay ", 5) == 0) {
         stay(atol(argv[1] + 5));
         return 0;

@@ -4,7 +4,8 @@ use crate::apis;
 use crate::config::sandbox;
 use crate::dropin::find_library;
 use crate::fpga::own_library;
-use aviary_sandbox::Walls;
+use aviary_node::PrivateDir;
+use aviary_sandbox::{Walls, mounts, root::RootError};
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
@@ -73,6 +74,7 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
         ("shared memory (memfd, seals)", shared_memory()),
         ("pidfd", pidfd()),
         ("sandboxes of API servers", sandboxes()),
+        ("homes of tenants", homes()),
         ("libclang (for `aviary spec`)", libclang()),
         ("C compiler (for `aviary spec build`)", program("gcc", "apt-get install gcc")),
         ("Rust compiler (for `aviary spec build`)", program("cargo", "see rustup")),
@@ -155,6 +157,15 @@ fn sandboxes() -> Finding {
         Err(reason) => {
             Weak(format!("not available on this machine ({reason}): API servers are confined by their user ids only"))
         }
+    }
+}
+
+fn homes() -> Finding {
+    let tried = PrivateDir::create().map_err(|error| error.to_string());
+    let reason = |error: RootError| format!("{}: {}", error.what, error.error);
+    match tried.and_then(|folder| mounts::try_here(folder.path()).map_err(reason)) {
+        Ok(()) => Good("of limited size (`home`), emptied with a tenant's last session".into()),
+        Err(reason) => Weak(format!("folders without a limit of size ({reason})")),
     }
 }
 

@@ -22,6 +22,7 @@ fn user() -> impl Strategy<Value = ServerUser> {
         groups,
         home: PathBuf::from("/h"),
         shared_memory: PathBuf::from("/s"),
+        mounted: id % 2 == 0,
     })
 }
 

@@ -141,6 +141,10 @@ fn server_users(
             "{folder} cannot be made: another node of this machine must have other api_server_users"
         ));
     }
+    let unlimited = server_users.as_ref().is_none_or(|users| !users.limits_homes());
+    if unlimited && (config.server_users.is_some() || config.tenants.says_home()) {
+        log.warn("homes have no limit of size: the node cannot mount file systems (it needs CAP_SYS_ADMIN and CAP_SYS_CHROOT)");
+    }
     Ok(server_users)
 }
 

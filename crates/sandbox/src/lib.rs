@@ -6,7 +6,7 @@
 //! 1. [`namespaces`]: its own mounts, processes, network, IPC, host name and cgroup view. Every process that it starts
 //!    ends with it, because the process 1 of its PID namespace does ([`init`]).
 //! 2. [`root`]: a file system of its own with the vendor's libraries read-only, a private `/tmp` of limited size, and
-//!    the device nodes that its APIs need.
+//!    the device nodes that its APIs need. What belongs to a tenant alone comes later ([`mounts`]).
 //! 3. [`system_calls`]: an allow-list; a call outside it ends the process.
 //!
 //! The order is: clone into the namespaces, build the root, and, before the first byte of a guest is read, change the
@@ -14,6 +14,7 @@
 
 pub mod files;
 pub mod init;
+pub mod mounts;
 pub mod namespaces;
 pub mod privileges;
 pub mod probe;

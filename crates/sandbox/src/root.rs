@@ -50,7 +50,8 @@ pub struct Outline {
     pub devices: Vec<PathBuf>,
     /// Directory with one subdirectory per tenant, writable by that tenant's user only.
     pub homes: PathBuf,
-    /// Directory below `/dev/shm` with one subdirectory per tenant, for [`share_memory_names`].
+    /// Directory below `/dev/shm` with one subdirectory per tenant, for [`share_memory_names`]; `None`: there is none, or tenants
+    /// have both in mounts of their own ([`crate::mounts`]).
     pub shared_memory: Option<PathBuf>,
     /// Bytes that `/tmp` and `/dev/shm` can take each.
     pub scratch_bytes: u64,
@@ -64,7 +65,7 @@ pub struct RootError {
     pub error: io::Error,
 }
 
-fn at<E: Into<io::Error>>(what: impl AsRef<Path>) -> impl FnOnce(E) -> RootError {
+pub(crate) fn at<E: Into<io::Error>>(what: impl AsRef<Path>) -> impl FnOnce(E) -> RootError {
     let what = what.as_ref().display().to_string();
     move |error| RootError { what, error: error.into() }
 }
@@ -159,7 +160,7 @@ fn seal(path: &str, flags: MountFlags) -> Result<(), RootError> {
 }
 
 /// Adds flags to those of a mount. In a user namespace those that the host's mount has cannot be taken away.
-fn restrain(path: &Path, flags: MountFlags) -> Result<(), RootError> {
+pub(crate) fn restrain(path: &Path, flags: MountFlags) -> Result<(), RootError> {
     let has = rustix::fs::statvfs(path).map_err(at(path))?.f_flag;
     let same = [
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),

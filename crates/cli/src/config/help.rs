@@ -17,6 +17,7 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   movable = false               # turn off moving and parking, and the recording that they need [true]
   parked_memory = "16G"         # host memory for the states of parked sessions [a quarter of the machine's]
   idle_park = "10m"             # park sessions that make no call for this time; "0s": never [0s]
+  home = "512M"                 # what a tenant's home and /dev/shm may hold together, on a node of root [1G]
   network_grace = "2m"          # time that sessions of other machines survive without a connection; "0s": none [2m]
   only_devices = ["NVIDIA H100*"]   # devices that tenants may use, by the names that the vendors' libraries report [all]
   [limits]                      # of each tenant, by the resources that the API's specification declares
@@ -35,6 +36,7 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   weight = 2                    # share of a scheduled device, relative to other tenants [1]
   priority = 0
   idle_park = "1h"              # instead of the node's value; "0s": never
+  home = "4G"                   # instead of the node's value
   cap = "30%"                   # the largest share of a scheduled device's time, even if the device is idle
   [devices."NVIDIA H100*"]
   limits = { device_memory = "1G" }   # of each tenant that has no limit of its own on this device
@@ -72,8 +74,8 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   socket = "/run/aviary/card0.sock"    # the socket to which programs connect [fpga-card0.sock in the folder of the node's socket]
   mode = "666"                  # who may connect [the node's mode]
 
-SIGHUP and `aviary reload` read the file again. These take effect at once: sessions_per_user, attach_rate, only_devices, unknown_users, most_tenants,
-[limits], [tenants], [vms], [fpga], [devices] (unless --scheduler or --slice is given) and policy files."##;
+SIGHUP and `aviary reload` read the file again. These take effect at once: sessions_per_user, attach_rate, only_devices, home, unknown_users,
+most_tenants, [limits], [tenants], [vms], [fpga], [devices] (unless --scheduler or --slice is given) and policy files."##;
 
 #[cfg(test)]
 mod tests {

@@ -74,6 +74,8 @@ pub struct FileConfig {
     network_grace: Option<Span>,
     /// After how long without a call sessions are parked, of every tenant that says nothing else; zero: never.
     idle_park: Option<Span>,
+    /// Bytes that a tenant's home may hold, of every tenant that says nothing else.
+    home: Option<Amount>,
     /// Devices that a tenant may use, of every tenant that says nothing else.
     only_devices: Option<Vec<String>>,
     /// Of every tenant that says nothing else.
@@ -155,6 +157,7 @@ struct TenantConfig {
     priority: Option<i32>,
     cap: Option<Cap>,
     idle_park: Option<Span>,
+    home: Option<Amount>,
     /// By the names of devices; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, TenantsDevice>,
@@ -427,6 +430,10 @@ impl FileConfig {
         self.idle_park.map(|span| span.0)
     }
 
+    pub fn home(&self) -> Option<u64> {
+        self.home.map(|bytes| bytes.0)
+    }
+
     pub fn only_devices(&self) -> Option<Vec<String>> {
         self.only_devices.clone()
     }
@@ -447,6 +454,7 @@ impl FileConfig {
             priority: tenant.priority.unwrap_or(0),
             cap: tenant.cap.as_ref().map(|cap| cap.0).filter(|cap| *cap < 1000),
             idle_park: tenant.idle_park.map(|span| span.0),
+            home: tenant.home.map(|bytes| bytes.0),
         };
         self.tenants.iter().map(tenant).collect()
     }

@@ -16,13 +16,14 @@ fn modes() {
 
 #[test]
 fn a_whole_file() {
-    let text = "spares = 3\nattach_rate = 7\nmovable = false\nparked_memory = \"4G\"\nnetwork_grace = \"90s\"\nidle_park = \"10m\"\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\nidle_park = \"0s\"\n";
+    let text = "spares = 3\nattach_rate = 7\nmovable = false\nparked_memory = \"4G\"\nnetwork_grace = \"90s\"\nidle_park = \"10m\"\nhome = \"2G\"\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\nidle_park = \"0s\"\nhome = \"3M\"\n";
     let config = read(text).unwrap();
     assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
     assert_eq!((config.movable, read("").unwrap().movable), (Some(false), None));
     assert_eq!(config.network_grace(), Some(Duration::from_secs(90)));
     assert_eq!((config.parked_memory, config.idle_park()), (Some(Amount(4 << 30)), Some(Duration::from_secs(600))));
     assert_eq!(config.tenants()[0].idle_park, Some(Duration::ZERO));
+    assert_eq!((config.home(), config.tenants()[0].home), (Some(2 << 30), Some(3 << 20)));
     assert_eq!(config.pass_environment, ["MY_*"]);
     assert_eq!(config.limits()["memory"], 2048);
     assert_eq!(config.tenants()[0].limits["memory"], 5);

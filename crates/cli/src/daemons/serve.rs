@@ -181,10 +181,10 @@ impl Source {
     fn settings(&self, file: &FileConfig) -> anyhow::Result<Settings> {
         let only_devices = self.only_devices.clone().or_else(|| file.only_devices());
         let (limits, device_limits) = (file.limits(), file.device_limits());
-        let idle_park = file.idle_park();
+        let (idle_park, home) = (file.idle_park(), file.home());
         let unknown_users = file.unknown_users.unwrap_or(UnknownUsers::Share);
         let list = file.tenants();
-        let mut tenants = Tenants { list, unknown_users, limits, device_limits, only_devices, idle_park };
+        let mut tenants = Tenants { list, unknown_users, limits, device_limits, only_devices, idle_park, home };
         add_limits(&mut tenants, &self.limits);
         let notes = check_names(&tenants, &self.apis(file)?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);

@@ -78,6 +78,10 @@ pub struct ServerUser {
     pub home: PathBuf,
     /// The folder that API servers of this user have as `/dev/shm` in a sandbox.
     pub shared_memory: PathBuf,
+    /// Both are in a mount that the node made for the tenant, later than the sandboxes that are ready: they are fetched from the
+    /// node's mount namespace.
+    #[serde(default)]
+    pub mounted: bool,
 }
 
 /// Names of functions, of whatever API: those of other APIs are ignored.

@@ -2,6 +2,7 @@
 
 use crate::error::NodeError;
 use crate::users::removal::remove_folder;
+use aviary_sandbox::mounts::{detach_all, has_mounts};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use std::{
     fs::{self, DirBuilder, File},
@@ -71,7 +72,7 @@ impl PrivateDir {
 impl Drop for PrivateDir {
     fn drop(&mut self) {
         // A directory that cannot be removed now is found by a later `remove_stale`.
-        let _ = remove_folder(&self.path, Some(LOCK));
+        let _ = remove_whole(&self.path);
     }
 }
 
@@ -161,16 +162,23 @@ fn remove_stale(parent: &Path) {
     remove_older(parent, STALE_AGE);
 }
 
+/// With what is mounted in it.
+fn remove_whole(directory: &Path) -> io::Result<()> {
+    detach_all(directory);
+    remove_folder(directory, Some(LOCK))
+}
+
 fn remove_older(parent: &Path, age: Duration) {
     for directory in own_directories(parent) {
         let old = fs::metadata(&directory)
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|time| time.elapsed().is_ok_and(|elapsed| elapsed >= age));
-        if !old {
+        // Memory that a killed node has left is freed at once: what mounts there has locked it before.
+        if !old && !has_mounts(&directory) {
             continue;
         }
         let _ = match lock_existing(&directory) {
-            Ok(_lock) => remove_folder(&directory, Some(LOCK)),
+            Ok(_lock) => remove_whole(&directory),
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::remove_dir(&directory),
             Err(_) => Ok(()),
         };

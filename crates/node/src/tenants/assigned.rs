@@ -219,6 +219,7 @@ impl Core {
                 seat.tenant.escape_debug()
             ));
         }
+        state.clear_home_if_idle(&seat.tenant);
     }
 
     /// Until the configuration is read again.
@@ -306,7 +307,13 @@ impl Core {
             }
         }
         for name in &names {
-            notes.extend(state.limit_sessions(&tenants.called(name)));
+            let tenant = tenants.called(name);
+            notes.extend(state.limit_sessions(&tenant));
+            let resized = state.server_users.as_ref().map(|users| users.resize_home(name, tenant.home_bytes()));
+            if let Some(Err(error)) = resized {
+                let name = name.escape_debug();
+                notes.push(format!("tenant {name}: its home keeps its size ({error}): it holds more than it may"));
+            }
         }
         let before = state.tenancy.shares.rules();
         let version = state.tenancy.shares.replace(tenants, rules);

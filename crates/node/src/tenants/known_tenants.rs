@@ -49,12 +49,13 @@ impl CoreState {
         let tenants = self.tenants();
         let Some(users) = &mut self.server_users else { return Ok(None) };
         let is_listed = tenants.lists(tenant);
+        let bytes = tenants.called(tenant).home_bytes();
         let waiting = |users: &ServerUsers| {
             let without = |name: &&str| *name != tenant && !users.has(name);
             tenants.list.iter().map(|listed| listed.name.as_str()).filter(without).count()
         };
         let reserved = if is_listed { 0 } else { waiting(users) };
-        if let NewUser::Found(user) = users.of(tenant, own, reserved)? {
+        if let NewUser::Found(user) = users.of(tenant, own, reserved, bytes)? {
             return Ok(user);
         }
         let mut idle = self.idle_by_age(&self.without_entry());
@@ -64,11 +65,18 @@ impl CoreState {
         }
         let Some(users) = &mut self.server_users else { return Ok(None) };
         users.reclaim(&idle);
-        match users.of(tenant, own, 0)? {
+        match users.of(tenant, own, 0, bytes)? {
             NewUser::Found(user) => Ok(user),
             NewUser::Full => {
                 Err(NodeError::ServerUser(tenant.to_owned(), "all user ids are in use (api_server_users)".into()))
             }
+        }
+    }
+
+    /// An API server of this tenant has ended: its last one leaves no files.
+    pub fn clear_home_if_idle(&mut self, tenant: &str) {
+        if let (false, Some(users)) = (self.tenancy.accounts.is_in_use(tenant), &mut self.server_users) {
+            users.clear_home(tenant);
         }
     }
 

@@ -16,6 +16,9 @@ const LEAST_HOST_MEMORY: u64 = 256 << 20;
 /// Objects of runtimes take half a KiB to some KiB, whatever their use.
 const HOST_BYTES_PER_HANDLE: u64 = 4096;
 
+/// Bytes that a tenant's home may hold if nobody says otherwise.
+const USUAL_HOME: u64 = 1 << 30;
+
 /// Limits by resource name.
 pub type Limits = BTreeMap<String, u64>;
 
@@ -47,6 +50,8 @@ pub struct Tenant {
     pub cap: Option<u32>,
     /// After how long without a call its sessions are parked; zero: never; `None`: as the node says.
     pub idle_park: Option<Duration>,
+    /// Bytes that its home and its shared memory may hold together, where they can be limited; `None`: as the node says.
+    pub home: Option<u64>,
 }
 
 impl Tenant {
@@ -66,12 +71,18 @@ impl Tenant {
             priority: 0,
             cap: None,
             idle_park: None,
+            home: None,
         }
     }
 
     /// After how long without a call its sessions are parked; `None`: never.
     pub fn idle_limit(&self) -> Option<Duration> {
         self.idle_park.filter(|limit| !limit.is_zero())
+    }
+
+    /// Bytes that its home may hold.
+    pub fn home_bytes(&self) -> u64 {
+        self.home.unwrap_or(USUAL_HOME)
     }
 
     /// Its share of scheduled devices.
@@ -162,6 +173,8 @@ pub struct Tenants {
     pub only_devices: Option<Vec<String>>,
     /// Of each tenant that says nothing of its own; `None` or zero: never.
     pub idle_park: Option<Duration>,
+    /// Of each tenant that says nothing of its own; `None`: a gigabyte.
+    pub home: Option<u64>,
 }
 
 impl Tenants {
@@ -169,6 +182,11 @@ impl Tenants {
     pub fn least_idle_limit(&self) -> Option<Duration> {
         let all = self.list.iter().map(|tenant| tenant.idle_park).chain([self.idle_park]);
         all.flatten().filter(|limit| !limit.is_zero()).min()
+    }
+
+    /// True if somebody has said what homes may hold.
+    pub fn says_home(&self) -> bool {
+        self.home.is_some() || self.list.iter().any(|tenant| tenant.home.is_some())
     }
 
     /// True if the tenant of this user depends on the user database.
@@ -219,6 +237,7 @@ impl Tenants {
         whole.limit_host();
         whole.only_devices = whole.only_devices.or_else(|| self.only_devices.clone());
         whole.idle_park = whole.idle_park.or(self.idle_park);
+        whole.home = whole.home.or(self.home);
         whole
     }
 

@@ -7,7 +7,12 @@ use crate::attach::guest::Guest;
 use crate::relocation::request::SessionMoves;
 use aviary_control::{FunctionRule, ServerUser};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, os::fd::RawFd, path::PathBuf, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::RawFd,
+    path::PathBuf,
+    time::SystemTime,
+};
 
 /// Of the structures below and of what their fields mean.
 pub const VERSION: u32 = 3;
@@ -50,6 +55,11 @@ pub struct UsersImage {
     pub helpers: BTreeMap<String, u32>,
     pub homes: FolderImage,
     pub shared_memory: Option<FolderImage>,
+    /// New homes are limited in size; the tenants whose home is mounted.
+    #[serde(default)]
+    pub limits_homes: bool,
+    #[serde(default)]
+    pub mounted: BTreeSet<String>,
 }
 
 /// A private folder and its lock.

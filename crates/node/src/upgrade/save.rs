@@ -158,6 +158,8 @@ fn users(users: &ServerUsers, bequest: &mut Bequest) -> io::Result<UsersImage> {
         helpers: users.helpers.clone(),
         homes: folder(&users.homes, bequest)?,
         shared_memory: users.shared_memory.as_ref().map(|memory| folder(memory, bequest)).transpose()?,
+        limits_homes: users.mounts.limited,
+        mounted: users.mounts.mounted.clone(),
     })
 }
 

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::attach::private::PrivateDir;
 use crate::users::claims::Claims;
+use crate::users::homes::Homes;
 use crate::users::server_users::{Ids, ServerUsers, UserRange};
 use std::{fs::File, io, os::fd::RawFd};
 
@@ -25,6 +26,7 @@ pub fn users(image: &UsersImage, inherited: &mut Inherited) -> io::Result<Server
         ids,
         folder(&image.homes, inherited)?,
         image.shared_memory.as_ref().map(|memory| folder(memory, inherited)).transpose()?,
+        Homes { limited: image.limits_homes, mounted: image.mounted.clone() },
     );
     (users.by_tenant, users.helpers) = (image.by_tenant.clone(), image.helpers.clone());
     users.free.clone_from(&image.free);

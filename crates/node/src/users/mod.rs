@@ -2,6 +2,7 @@
 
 pub(crate) mod claims;
 pub(crate) mod descent;
+pub(crate) mod homes;
 pub(crate) mod removal;
 pub(crate) mod server_users;
 pub(crate) mod user_database;

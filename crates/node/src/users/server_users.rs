@@ -8,14 +8,16 @@ use crate::attach::private::PrivateDir;
 use crate::error::NodeError;
 use crate::tenants::tenant::name_of_user;
 use crate::users::claims::{self, Claims};
+use crate::users::homes::{self, Homes, make_folder, place_of};
 use crate::users::removal::remove_aside;
 use aviary_control::ServerUser;
+use aviary_sandbox::mounts;
 use std::{
     collections::{BTreeMap, HashSet},
-    fs::{self, DirBuilder, Permissions},
+    fs::{self, Permissions},
     io,
     ops::RangeInclusive,
-    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     path::Path,
     str::FromStr,
 };
@@ -133,6 +135,7 @@ pub struct ServerUsers {
     /// The same for memory that API servers of a tenant share by names. In memory: a driver may pin it, and the kernel pins no
     /// pages of other file systems for long. `None`: there is no such place, and folders beside the homes serve.
     pub(crate) shared_memory: Option<PrivateDir>,
+    pub(crate) mounts: Homes,
     /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
@@ -154,17 +157,21 @@ impl ServerUsers {
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
-        let shared_memory = in_memory().then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
+        let limited = matches!(ids, Ids::Range { .. }) && mounts::try_here(homes.path()).is_ok();
+        // Homes of limited size are in memory with all that is beside them.
+        let separate = !limited && in_memory();
+        let shared_memory = separate.then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
         if let Some(folder) = &shared_memory {
             // Independent of the umask.
             fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
                 .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
         }
-        Ok(Self::within(ids, homes, shared_memory))
+        let mounts = Homes { limited, ..Homes::default() };
+        Ok(Self::within(ids, homes, shared_memory, mounts))
     }
 
     /// Without any tenant so far.
-    pub(crate) fn within(ids: Ids, homes: PrivateDir, shared_memory: Option<PrivateDir>) -> Self {
+    pub(crate) fn within(ids: Ids, homes: PrivateDir, shared_memory: Option<PrivateDir>, mounts: Homes) -> Self {
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
         Self {
@@ -175,6 +182,7 @@ impl ServerUsers {
             groups,
             homes,
             shared_memory,
+            mounts,
             own,
         }
     }
@@ -187,6 +195,26 @@ impl ServerUsers {
     /// The directory with the tenants' shared memory, if it is not that of the homes.
     pub fn shared_memory(&self) -> Option<&Path> {
         self.shared_memory.as_ref().map(PrivateDir::path)
+    }
+
+    /// True if homes are limited.
+    pub fn limits_homes(&self) -> bool {
+        self.mounts.limited
+    }
+
+    /// The tenant's last API server has ended: nothing of its files is left, where homes are limited.
+    pub fn clear_home(&mut self, tenant: &str) {
+        if let Some(user) = self.by_tenant.get(tenant) {
+            self.mounts.clear(tenant, user);
+        }
+    }
+
+    /// What the tenant's home may hold from here on.
+    ///
+    /// # Errors
+    /// It holds more, and keeps its size.
+    pub fn resize_home(&self, tenant: &str, bytes: u64) -> io::Result<()> {
+        self.by_tenant.get(tenant).map_or(Ok(()), |user| self.mounts.resize(tenant, user, bytes))
     }
 
     /// True if no other node of this machine can have the same ids.
@@ -207,16 +235,18 @@ impl ServerUsers {
     /// is the node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name
     /// alone decides nothing: another guest that got it would be root.
     ///
-    /// `reserved`: so many ids stay free, though never more than half of the range.
+    /// `reserved`: so many ids stay free, though never more than half of the range. `bytes`: what its home and its shared memory
+    /// may hold together, where that can be limited.
     ///
     /// # Errors
     /// The tenant's folders cannot be made, or no other node be asked for its ids.
-    pub fn of(&mut self, tenant: &str, own: bool, reserved: usize) -> Result<NewUser, NodeError> {
+    pub fn of(&mut self, tenant: &str, own: bool, reserved: usize, bytes: u64) -> Result<NewUser, NodeError> {
         if own && tenant == self.own && matches!(self.ids, Ids::Range { .. }) {
             return Ok(NewUser::Found(None));
         }
-        if let Some(user) = self.by_tenant.get(tenant) {
-            return Ok(NewUser::Found(Some(user.clone())));
+        if let Some(user) = self.by_tenant.get(tenant).cloned() {
+            self.mounts.furnish(tenant, &user, bytes)?;
+            return Ok(NewUser::Found(Some(user)));
         }
         let failed = |why: String| NodeError::ServerUser(tenant.to_owned(), why);
         let id = match self.are_left(reserved) {
@@ -228,17 +258,28 @@ impl ServerUsers {
             Ids::Range { .. } => (id.to_string(), Some(id)),
             Ids::Shared(_) => (self.free_folder(), None),
         };
-        let make = |folder: &Path| {
-            let made = DirBuilder::new().mode(0o700).create(folder).and_then(|()| chown(folder, owner, owner));
-            made.map_err(|error| failed(format!("{}: {error}", folder.display())))
+        let make = |folder: &Path, owner: Option<u32>| {
+            make_folder(folder, owner).map_err(|error| failed(format!("{}: {error}", folder.display())))
         };
-        let home = self.homes.path().join(&name);
-        // Where the tenant cannot put anything in its place.
-        let shared_memory =
-            self.shared_memory().map_or_else(|| home.with_extension("shm"), |folder| folder.join(&name));
-        let user = ServerUser { id, groups: self.groups.clone(), home, shared_memory };
-        make(&user.home)?;
-        make(&user.shared_memory)?;
+        let place = self.homes.path().join(&name);
+        let (groups, mounted) = (self.groups.clone(), self.mounts.limited);
+        let user = match mounted {
+            true => {
+                let (home, shared_memory) = (place.join(homes::HOME), place.join(homes::SHARED_MEMORY));
+                ServerUser { id, groups, home, shared_memory, mounted }
+            }
+            false => {
+                // Where the tenant cannot put anything in its place.
+                let beside = || place.with_extension("shm");
+                let shared_memory = self.shared_memory().map_or_else(beside, |folder| folder.join(&name));
+                ServerUser { id, groups, home: place.clone(), shared_memory, mounted }
+            }
+        };
+        make(&place, owner.filter(|_| !mounted))?;
+        match mounted {
+            true => self.mounts.furnish(tenant, &user, bytes)?,
+            false => make(&user.shared_memory, owner)?,
+        }
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(NewUser::Found(Some(user)))
     }
@@ -267,12 +308,17 @@ impl ServerUsers {
             if alive.as_ref().is_some_and(|alive| alive.contains(&user.id)) {
                 continue;
             }
-            let moved = [&user.home, &user.shared_memory].into_iter().map(|folder| remove_aside(folder));
+            let (user, id) = (user.clone(), user.id);
+            self.mounts.clear(tenant, &user);
+            let moved = match user.mounted {
+                // Nothing is in the place of the mount.
+                true => fs::remove_dir(place_of(&user)),
+                false => [&user.home, &user.shared_memory].into_iter().try_for_each(|folder| remove_aside(folder)),
+            };
             // With a folder left the next tenant of the id would find it, or get no home: the id stays where it is.
-            if moved.collect::<io::Result<Vec<()>>>().is_err() {
+            if moved.is_err() {
                 continue;
             }
-            let id = user.id;
             self.by_tenant.remove(tenant);
             if matches!(self.ids, Ids::Range { .. }) {
                 self.free.push(id);
@@ -374,6 +420,8 @@ fn collect_groups(path: &Path, groups: &mut Vec<u32>) -> io::Result<()> {
 mod tests {
     use crate::users::server_users::*;
 
+    const BYTES: u64 = 1 << 20;
+
     #[test]
     fn ranges_are_read() {
         assert_eq!("5-9".parse(), Ok(UserRange(5..=9)));
@@ -410,34 +458,34 @@ mod tests {
         let new = |range| ServerUsers::new(UserRange(range), claims.path()).unwrap();
         let mut users = new(70_000..=70_001);
         let own = users.own.clone();
-        let one = found(users.of("one", false, 0));
-        assert_eq!(one, found(users.of("one", true, 0)), "root as a member of a tenant");
-        let two = found(users.of(&own, false, 0));
+        let one = found(users.of("one", false, 0, BYTES));
+        assert_eq!(one, found(users.of("one", true, 0, BYTES)), "root as a member of a tenant");
+        let two = found(users.of(&own, false, 0, BYTES));
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
         let shared = fs::metadata(&two.shared_memory).unwrap();
         assert_eq!((shared.uid(), shared.mode() & 0o777), (70_001, 0o700));
-        assert_eq!(users.of("three", false, 0).unwrap(), NewUser::Full);
-        assert_eq!(users.of(&own, true, 0).unwrap(), NewUser::Found(None), "the kernel says so");
+        assert_eq!(users.of("three", false, 0, BYTES).unwrap(), NewUser::Full);
+        assert_eq!(users.of(&own, true, 0, BYTES).unwrap(), NewUser::Found(None), "the kernel says so");
         // Gateways and VM devices have ids of the same range.
         let helper = new(70_003..=70_004).helper("gateways").unwrap();
         assert_eq!((helper, shared_helper()), (Some(70_003), None));
         // Another node of this machine.
         let mut others = new(70_000..=70_002);
         assert!(others.are_claimed());
-        assert_eq!(found(others.of("one", false, 0)).id, 70_002);
-        assert_eq!(others.of("two", false, 0).unwrap(), NewUser::Full);
+        assert_eq!(found(others.of("one", false, 0, BYTES)).id, 70_002);
+        assert_eq!(others.of("two", false, 0, BYTES).unwrap(), NewUser::Full);
         drop(users);
         // A node that is not root.
         let mut shared = ServerUsers::shared().unwrap();
-        let (one, two) = (found(shared.of("one", false, 0)), found(shared.of(&own, true, 0)));
+        let (one, two) = (found(shared.of("one", false, 0, BYTES)), found(shared.of(&own, true, 0, BYTES)));
         assert_eq!((one.id, one.id), (two.id, rustix::process::geteuid().as_raw()));
         assert!(one.home != two.home && one.home.is_dir() && two.shared_memory.is_dir());
-        assert_eq!(found(new(70_000..=70_002).of("two", false, 0)).id, 70_000);
+        assert_eq!(found(new(70_000..=70_002).of("two", false, 0, BYTES)).id, 70_000);
         shared.reclaim(&["one".to_owned()]);
         assert!(!one.home.exists() && !shared.has("one") && two.home.is_dir());
-        let third = found(shared.of("three", false, 0));
+        let third = found(shared.of("three", false, 0, BYTES));
         assert!(third.home != two.home && third.home.is_dir());
     }
 
@@ -448,14 +496,14 @@ mod tests {
         }
         let claims = PrivateDir::create().unwrap();
         let mut users = ServerUsers::new(UserRange(70_100..=70_103), claims.path()).unwrap();
-        let all = ["a", "b", "c"].map(|name| found(users.of(name, false, 0)));
-        assert_eq!(users.of("d", false, 1).unwrap(), NewUser::Full, "the last one is kept for another");
-        let last = found(users.of("listed", false, 0));
-        assert_eq!((last.id, users.of("d", false, 0).unwrap()), (70_103, NewUser::Full));
+        let all = ["a", "b", "c"].map(|name| found(users.of(name, false, 0, BYTES)));
+        assert_eq!(users.of("d", false, 1, BYTES).unwrap(), NewUser::Full, "the last one is kept for another");
+        let last = found(users.of("listed", false, 0, BYTES));
+        assert_eq!((last.id, users.of("d", false, 0, BYTES).unwrap()), (70_103, NewUser::Full));
         fs::create_dir_all(all[1].home.join("deep/er")).unwrap();
         fs::write(all[1].shared_memory.join("file"), "x").unwrap();
         users.reclaim(&["nobody".to_owned(), "b".to_owned(), "a".to_owned()]);
-        let new = found(users.of("d", false, 0));
+        let new = found(users.of("d", false, 0, BYTES));
         assert_eq!((new.id, users.has("b"), users.has("a")), (all[1].id, false, true));
         let left = |folder: &Path| fs::read_dir(folder).unwrap().count();
         assert_eq!((left(&new.home), left(&new.shared_memory)), (0, 0));
@@ -468,5 +516,61 @@ mod tests {
         stray.wait().unwrap();
         users.reclaim(&["a".to_owned()]);
         assert!(!users.has("a"));
+    }
+
+    /// `None`: this process cannot mount.
+    fn limited() -> Option<(ServerUsers, PrivateDir)> {
+        let range = UserRange::between([70_200, 70_203]);
+        range.check().ok()?;
+        let claims = PrivateDir::create().unwrap();
+        let users = ServerUsers::new(range, claims.path()).unwrap();
+        users.limits_homes().then_some((users, claims))
+    }
+
+    fn user(users: &mut ServerUsers, tenant: &str) -> ServerUser {
+        match users.of(tenant, false, 0, BYTES) {
+            Ok(NewUser::Found(Some(user))) => user,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn fill(folder: &Path) -> io::Result<()> {
+        fs::write(folder.join("file"), vec![1; BYTES as usize * 2])
+    }
+
+    #[test]
+    fn a_home_holds_so_much_and_is_empty_after_the_last_api_server() {
+        let Some((mut users, _claims)) = limited() else { return };
+        let (one, two) = (user(&mut users, "one"), user(&mut users, "two"));
+        assert!(one.mounted && fill(&one.home).is_err_and(|error| error.raw_os_error() == Some(libc_enospc())));
+        // Of both folders together, and of nobody else.
+        assert!(fs::write(one.shared_memory.join("file"), [1; 4096]).is_err());
+        fs::write(two.home.join("file"), [1; 4096]).unwrap();
+        assert_eq!(user(&mut users, "one"), one);
+        assert!(one.home.join("file").exists(), "another API server finds it");
+        users.clear_home("one");
+        assert!(!one.home.exists() && two.home.join("file").exists());
+        assert_eq!(user(&mut users, "one"), one);
+        assert_eq!(fs::read_dir(&one.home).unwrap().count(), 0);
+        users.resize_home("one", 4 * BYTES).unwrap();
+        fill(&one.home).unwrap();
+        assert!(users.resize_home("one", BYTES).is_err());
+        users.reclaim(&["one".to_owned()]);
+        assert!(!users.has("one") && !place_of(&one).exists());
+        let homes = users.homes().to_owned();
+        drop(users);
+        assert!(!homes.exists());
+    }
+
+    fn libc_enospc() -> i32 {
+        rustix::io::Errno::NOSPC.raw_os_error()
+    }
+
+    #[test]
+    fn many_small_files_are_too_many() {
+        let Some((mut users, _claims)) = limited() else { return };
+        let home = user(&mut users, "one").home;
+        let made = (0..5000).take_while(|number| fs::write(home.join(number.to_string()), "").is_ok()).count();
+        assert!((500..5000).contains(&made), "{made}");
     }
 }

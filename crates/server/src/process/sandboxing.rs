@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use aviary_control::ServerUser;
 use aviary_sandbox::Walls;
 use aviary_sandbox::files::{self, Reach};
+use aviary_sandbox::mounts;
 use aviary_sandbox::namespaces::{NAMESPACES, Namespace, enter_user_namespace};
 use aviary_sandbox::privileges;
 use aviary_sandbox::recording::Recording;
@@ -85,6 +86,8 @@ pub struct Sandbox {
     journal: RawFd,
     outline: OnceLock<Outline>,
     door: Door,
+    /// The mount namespace of the zygote and the node, until the process has its tenant's folders.
+    mounts: Mutex<Option<OwnedFd>>,
 }
 
 impl Sandbox {
@@ -92,7 +95,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// There is no user namespace, where one is to be; the host's root directory cannot be opened, which only a recording
-    /// needs.
+    /// needs, or its mount namespace, which only a node of root needs.
     pub fn new(options: SandboxOptions, journal: RawFd) -> io::Result<Sandbox> {
         if options.walls == Walls::UserNamespace {
             enter_user_namespace()?;
@@ -105,7 +108,8 @@ impl Sandbox {
                 recording: OnceLock::new(),
             }),
         };
-        Ok(Sandbox { options, journal, outline: OnceLock::new(), door })
+        let mounts = (options.walls == Walls::Namespaces).then(mounts::own_namespace).transpose()?;
+        Ok(Sandbox { options, journal, outline: OnceLock::new(), door, mounts: Mutex::new(mounts) })
     }
 
     /// Flags of `clone` for its namespaces.
@@ -187,8 +191,16 @@ impl Sandbox {
     /// drivers do for events between processes. Returns where the tenant's home is from here on.
     pub fn join_tenant(&self, user: &ServerUser) -> Result<PathBuf, String> {
         let home = user.home.clone();
+        let mounts = self.take_mounts();
         if matches!(self.door, Door::Open(_)) || self.options.walls == Walls::Landlock {
             return Ok(home);
+        }
+        if let (true, Some(mounts)) = (user.mounted, mounts) {
+            // The directory at which the node has mounted them.
+            let place = home.parent().unwrap_or(&home);
+            let folders = [(home.as_path(), place), (user.shared_memory.as_path(), Path::new("/dev/shm"))];
+            mounts::fetch(mounts.as_fd(), &folders).map_err(|error| error.to_string())?;
+            return Ok(place.to_owned());
         }
         root::share_memory_names(&user.shared_memory).map_err(|error| error.to_string())?;
         if self.options.walls == Walls::Namespaces {
@@ -199,8 +211,13 @@ impl Sandbox {
         Ok(homes)
     }
 
+    fn take_mounts(&self) -> Option<OwnedFd> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// A home for the node's own user.
     pub fn home_of_node(&self) -> Option<PathBuf> {
+        drop(self.take_mounts());
         let own = self.options.homes.join("own");
         let made = fs::DirBuilder::new().mode(0o700).create(&own);
         (made.is_ok() || own.is_dir()).then_some(own)
