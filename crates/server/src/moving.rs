@@ -2,6 +2,7 @@
 
 pub mod link;
 pub mod snapshot;
+pub mod stage;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -41,8 +42,9 @@ impl Obstacle {
         Obstacle::Lasting(text.into())
     }
 
-    pub fn report(&self) -> MoveReport {
-        MoveReport::Unmovable { reason: self.to_string(), lasting: matches!(self, Obstacle::Lasting(_)) }
+    /// `attempt`: that of the order.
+    pub fn report(&self, attempt: u64) -> MoveReport {
+        MoveReport::Unmovable { attempt, reason: self.to_string(), lasting: matches!(self, Obstacle::Lasting(_)) }
     }
 }
 

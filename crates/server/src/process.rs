@@ -186,7 +186,7 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
         ToServer::Prepare(wanted) => {
             let report = match attach::prepare(shared, &wanted, descriptors.into_iter().next()) {
                 Ok(()) => MoveReport::Prepared,
-                Err(reason) => MoveReport::Unmovable { reason, lasting: true },
+                Err(reason) => MoveReport::Unmovable { attempt: 0, reason, lasting: true },
             };
             shared.node.report_move(wanted.session, report);
         }

@@ -23,11 +23,16 @@ use std::{
 #[serde(rename_all = "lowercase")]
 pub enum MoveOrder {
     /// Say what a new process needs to be prepared: the session's greeting, in the file that comes along, which the module
-    /// seals. The session goes on meanwhile.
-    Announce,
+    /// seals. The session continues meanwhile.
+    Announce {
+        /// Number of the attempt, which the answer repeats. The node counts from 1.
+        attempt: u64,
+    },
     /// Stop all lanes, drain the devices and hand over the session's state, with [`CaptureDescriptors`]. The session stands
     /// until the next order.
     Capture {
+        /// As in `Announce`.
+        attempt: u64,
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
         stop_ms: u64,
         /// It is to be parked: made anew only once this process has ended, so that the state has everything.
@@ -68,14 +73,23 @@ pub struct Preparation {
 #[serde(rename_all = "lowercase")]
 pub enum MoveReport {
     /// The session's greeting is in the file of [`MoveOrder::Announce`], which the node does not look into.
-    Announced,
+    Announced {
+        /// That of the order. An answer with another number than that of the present attempt is late, and of no interest.
+        attempt: u64,
+    },
     /// Of the process itself, after a [`Preparation`]: it has a module of the session's specification, and the vendor's
     /// library is loaded.
     Prepared,
     /// The session stands; its state is in the file and in the socket of [`CaptureDescriptors`].
-    Captured(CaptureFigures),
-    /// The session goes on, as it cannot be moved.
+    Captured {
+        /// As in `Announced`.
+        attempt: u64,
+        figures: CaptureFigures,
+    },
+    /// The session continues, as it cannot be moved. Of a process to which it was to come: it cannot come.
     Unmovable {
+        /// As in `Announced`; 0: it is no answer to an order with a number.
+        attempt: u64,
         /// For people: what is in the way, by name.
         reason: String,
         /// Trying again is of no use.
@@ -101,9 +115,14 @@ pub enum MoveReport {
 }
 
 impl MoveReport {
-    /// True of those with which the old process answers an order to announce or to capture.
-    pub fn is_answer(&self) -> bool {
-        matches!(self, Self::Announced | Self::Captured(_) | Self::Unmovable { .. })
+    /// The attempt to whose order to announce or to capture the old process answers with it.
+    pub fn answers(&self) -> Option<u64> {
+        match self {
+            Self::Announced { attempt } | Self::Captured { attempt, .. } | Self::Unmovable { attempt, .. } => {
+                Some(*attempt)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -226,7 +245,7 @@ impl StateDescriptors<OwnedFd> {
 impl Message for MoveOrder {
     fn descriptors(&self) -> RangeInclusive<usize> {
         let count = match self {
-            Self::Announce => 1,
+            Self::Announce { .. } => 1,
             Self::Capture { .. } => CaptureDescriptors::COUNT,
             Self::Resume | Self::Rebuild | Self::Go => 0,
         };

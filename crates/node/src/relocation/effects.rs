@@ -101,14 +101,9 @@ impl Core {
         let (Some(attempt), stays) = (record.attempt.take(), record.relocation.stage() == Stage::Kept) else { return };
         let gone = record.relocation.take_source_gone();
         let sessions = record.relocation.sessions().clone();
-        // It has been asked for what the stage waits for. An announcement is the first thing that it is asked for; between the
-        // target's last report and the order to capture the attempt may be halted.
-        let has_order = record.relocation.stage() == Stage::Announcing || attempt.ordered.is_some();
-        let owing: Vec<u64> = record.relocation.owing().filter(|_| has_order && !gone).collect();
         if !stays {
             state.relocations.remove(source);
         }
-        state.relocations.owe_answers(source, owing);
         let status = MoveStatus::Refused { reason: why.reason.clone(), lasting: why.lasting };
         state.relocations.remember(attempt.number, status);
         for id in &sessions {

@@ -41,6 +41,7 @@ impl Core {
     /// The source reports what the sessions need, in files of the node's own.
     pub(super) fn order_announcement(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
         let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let attempt = record.attempt.as_ref().map_or(0, |attempt| attempt.number);
         let mut files = Vec::new();
         for (id, part) in &mut record.parts {
             let file = state_file().and_then(|file| Ok((rustix::io::fcntl_dupfd_cloexec(&file, 3)?, file)));
@@ -48,7 +49,9 @@ impl Core {
             part.announced = Some(file);
             files.push((*id, copy));
         }
-        files.iter().try_for_each(|(id, file)| order(state, source, *id, MoveOrder::Announce, &[file.as_fd()]))
+        files
+            .iter()
+            .try_for_each(|(id, file)| order(state, source, *id, MoveOrder::Announce { attempt }, &[file.as_fd()]))
     }
 
     /// The source stops the sessions and writes their state, into a place that the node has made.
@@ -56,11 +59,12 @@ impl Core {
         let seat = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let tenant = seat.map_or("", |seat| &seat.tenant).to_owned();
         let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
-        if let Some(attempt) = &mut record.attempt {
+        let attempt = record.attempt.as_mut().map_or(0, |attempt| {
             attempt.ordered.get_or_insert(Instant::now());
-        }
+            attempt.number
+        });
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
-        let capture = MoveOrder::Capture { stop_ms, park: record.relocation.purpose() == Purpose::Park };
+        let capture = MoveOrder::Capture { attempt, stop_ms, park: record.relocation.purpose() == Purpose::Park };
         for id in record.relocation.sessions().clone() {
             let held = HeldState::new(&self.aside, &tenant.as_str().into());
             let (held, from) = held.map_err(|error| no_descriptors(&error))?;

@@ -36,10 +36,6 @@ impl Core {
                 return Ok(());
             }
             MoveReport::Wanted if !watches => return self.hear_wish(state, server, session),
-            report if !watches && report.is_answer() && state.relocations.is_late_answer(server, session) => {
-                self.tell_of(state, server, Level::Debug, format_args!("session {session}: a late report"));
-                return Ok(());
-            }
             MoveReport::Rebuilt { rebuild_us } if watches => {
                 self.log.at(self.level_of_moves(), format_args!("session {session}: rebuilt in {rebuild_us} us"));
             }
@@ -52,6 +48,16 @@ impl Core {
             return Ok(());
         };
         let (source, is_source) = (record.source, record.source == server);
+        let attempt = record.attempt.as_ref().map(|attempt| attempt.number);
+        if is_source && !watches && report.answers().is_some_and(|answered| Some(answered) != attempt) {
+            self.tell_of(
+                state,
+                server,
+                Level::Debug,
+                format_args!("session {session}: an answer to an earlier attempt"),
+            );
+            return Ok(());
+        }
         let part = record.parts.get_mut(&session).ok_or(Lie::OthersSession(session))?;
         let sender = match (is_source, watches) {
             (_, true) => Sender::Watcher,
@@ -59,9 +65,8 @@ impl Core {
             (false, false) => Sender::Target,
         };
         match &report {
-            MoveReport::Captured(figures) if sender == Sender::Source => part.figures = *figures,
+            MoveReport::Captured { figures, .. } if sender == Sender::Source => part.figures = *figures,
             MoveReport::Rebuilt { rebuild_us } if sender == Sender::Target => part.rebuild_us = *rebuild_us,
-            MoveReport::Unmovable { .. } if sender == Sender::Source => record.relocation.refused(session),
             _ => {}
         }
         let event = event_of(sender, session, report).ok_or(Lie::NoSuchMove(session))?;
@@ -188,13 +193,13 @@ fn event_of(sender: Sender, session: u64, report: MoveReport) -> Option<Event> {
     let because =
         |kind, reason: &str, lasting| Some(Event::because(kind, Refusal { reason: shown_reason(reason), lasting }));
     match (report, sender) {
-        (MoveReport::Announced, Source) => Some(Event::report(Kind::Announced, session)),
-        (MoveReport::Captured(figures), Source) => Some(Event::captured(session, figures.rehearse)),
-        (MoveReport::Unmovable { reason, lasting }, Source) => because(Kind::Refused, &reason, lasting),
+        (MoveReport::Announced { .. }, Source) => Some(Event::report(Kind::Announced, session)),
+        (MoveReport::Captured { figures, .. }, Source) => Some(Event::captured(session, figures.rehearse)),
+        (MoveReport::Unmovable { reason, lasting, .. }, Source) => because(Kind::Refused, &reason, lasting),
         (MoveReport::Prepared, Target) => Some(Event::report(Kind::Prepared, session)),
         (MoveReport::Parked, Target | Watcher) => Some(Event::report(Kind::Settled, session)),
         (MoveReport::Rebuilt { .. }, Target | Watcher) => Some(Event::report(Kind::Rebuilt, session)),
-        (MoveReport::Unmovable { reason, lasting }, Target | Watcher) => because(Kind::Failed, &reason, lasting),
+        (MoveReport::Unmovable { reason, lasting, .. }, Target | Watcher) => because(Kind::Failed, &reason, lasting),
         (MoveReport::Differs { reason }, Target | Watcher) => because(Kind::Differs, &reason, true),
         (MoveReport::Wanted, Watcher) => Some(Event::new(Kind::Wanted)),
         _ => None,

@@ -207,17 +207,6 @@ impl Relocation {
         std::mem::take(&mut self.source_gone)
     }
 
-    /// The source has refused this session: it owes no answer about it.
-    pub fn refused(&mut self, session: u64) {
-        self.waiting.remove(&session);
-    }
-
-    /// Sessions about which a source that has its order still owes an answer.
-    pub fn owing(&self) -> impl Iterator<Item = u64> {
-        let owes = matches!(self.stage, Stage::Announcing | Stage::Capturing) && !self.source_gone;
-        self.waiting.iter().copied().filter(move |_| owes)
-    }
-
     /// For people: what a relocation that is under way does.
     pub fn told(&self) -> &'static str {
         match self.stage {

@@ -114,9 +114,6 @@ pub struct Relocations {
     records: BTreeMap<u64, Record>,
     /// Attempts that are over once their source has ended, and the API server that has rehearsed them: by these.
     leaving: BTreeMap<u64, (u64, MoveStatus)>,
-    /// Answers that sources owe, by API server and session, to attempts that were given up. They arrive before those to a
-    /// later attempt.
-    owed: BTreeMap<(u64, u64), usize>,
     ended: VecDeque<(u64, MoveStatus)>,
     /// The number of the last attempt.
     pub last: u64,
@@ -217,28 +214,6 @@ impl Relocations {
         {
             self.remember(number, status);
         }
-    }
-
-    /// An attempt is given up, and answers to it are under way: the source's, about these sessions.
-    pub fn owe_answers(&mut self, source: u64, sessions: impl IntoIterator<Item = u64>) {
-        for session in sessions {
-            *self.owed.entry((source, session)).or_default() += 1;
-        }
-    }
-
-    /// True: this answer is one to an attempt that was given up.
-    pub fn is_late_answer(&mut self, server: u64, session: u64) -> bool {
-        let Some(owed) = self.owed.get_mut(&(server, session)) else { return false };
-        *owed -= 1;
-        if *owed == 0 {
-            self.owed.remove(&(server, session));
-        }
-        true
-    }
-
-    /// The API server answers nothing any more.
-    pub fn forget_answers(&mut self, server: u64) {
-        self.owed.retain(|(owes, _), _| *owes != server);
     }
 
     /// True while an attempt is under way, or its source is about to end.

@@ -63,7 +63,6 @@ impl Core {
         self.parked_lose_server(state, id);
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
-        state.relocations.forget_answers(id);
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
         // Not earlier: as long as the process lives it holds what it was granted.

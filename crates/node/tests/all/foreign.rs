@@ -138,11 +138,11 @@ fn fake_api_server() {
                 let (hostile, descriptors) = (hostile.clone(), SessionDescriptors::of(descriptors).unwrap());
                 std::thread::spawn(move || serve(&hostile, &assignment, &descriptors));
             }
-            ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
-                hostile.capture(session, &CaptureDescriptors::of(descriptors).unwrap());
+            ToServer::Move { session, order: MoveOrder::Capture { attempt, .. } } => {
+                hostile.capture(session, attempt, &CaptureDescriptors::of(descriptors).unwrap());
             }
-            ToServer::Move { session, order: MoveOrder::Announce } => {
-                hostile.tell(&FromServer::Move { session, report: MoveReport::Announced });
+            ToServer::Move { session, order: MoveOrder::Announce { attempt } } => {
+                hostile.tell(&FromServer::Move { session, report: MoveReport::Announced { attempt } });
             }
             ToServer::Prepare(wanted) => {
                 hostile.tell(&FromServer::Move { session: wanted.session, report: MoveReport::Prepared });
@@ -166,7 +166,7 @@ impl Hostile {
         let _ = send(self.control.as_fd(), message, &[], Patience::Waits);
     }
 
-    fn capture(&self, session: u64, place: &CaptureDescriptors<OwnedFd>) {
+    fn capture(&self, session: u64, attempt: u64, place: &CaptureDescriptors<OwnedFd>) {
         let left = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
         rustix::fs::fcntl_add_seals(&place.file, seals).unwrap();
@@ -176,7 +176,7 @@ impl Hostile {
             }
         }
         let figures = CaptureFigures::default();
-        self.tell(&FromServer::Move { session, report: MoveReport::Captured(figures) });
+        self.tell(&FromServer::Move { session, report: MoveReport::Captured { attempt, figures } });
     }
 
     /// Leaves it, so that nobody but the node has it.
@@ -210,10 +210,10 @@ impl Hostile {
 fn messages(session: u64) -> Vec<Vec<u8>> {
     let (text, name) = (String::new, OfferName { session, secret: [0; 2] });
     let reports = [
-        MoveReport::Announced,
+        MoveReport::Announced { attempt: 1 },
         MoveReport::Prepared,
-        MoveReport::Captured(CaptureFigures::default()),
-        MoveReport::Unmovable { reason: text(), lasting: true },
+        MoveReport::Captured { attempt: 1, figures: CaptureFigures::default() },
+        MoveReport::Unmovable { attempt: 1, reason: text(), lasting: true },
         MoveReport::Differs { reason: text() },
         MoveReport::Rebuilt { rebuild_us: 0 },
         MoveReport::Parked,

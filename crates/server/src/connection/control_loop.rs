@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use crate::connection::mapped_fragments::MappedFragments;
 use crate::lane::{Lane, LaneStart};
 use crate::moving::link::{LanePlace, Link};
+use crate::moving::stage::Stage;
 use crate::session::Session;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
@@ -31,15 +32,6 @@ const VENDOR_RETURN_TIMEOUT: Duration = Duration::from_millis(250);
 const MAX_EXTENTS: usize = 4096;
 /// Shadow threads run vendor code that expects a main thread's stack.
 const SHADOW_STACK_BYTES: usize = 8 << 20;
-
-/// The present state of a control loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stance {
-    /// It hears its guest.
-    Serving,
-    /// The session was captured or is being rebuilt: its lanes stand, and only orders are heard.
-    Standing,
-}
 
 /// An event that a control loop has to see to.
 enum Event {
@@ -75,7 +67,7 @@ pub struct Connected {
     callbacks: Option<LanePlace>,
     /// The application's heap in the arena.
     heap: Option<(LanePlace, OwnedFd)>,
-    stance: Stance,
+    stage: Stage,
     /// Of a VM's application memory.
     pieces: MappedFragments,
     /// The most lanes at a time.
@@ -99,7 +91,7 @@ impl Connected {
             lanes: HashMap::new(),
             closing: Vec::new(),
             callbacks: None,
-            stance: Stance::Serving,
+            stage: Stage::Serving,
             pieces: MappedFragments::default(),
             threads,
         }
@@ -142,7 +134,7 @@ impl Connected {
         };
         loop {
             let mut fds = vec![PollFd::new(orders, PollFlags::IN)];
-            if self.stance == Stance::Serving {
+            if self.stage == Stage::Serving {
                 fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
             }
             match rustix::event::poll(&mut fds, None) {

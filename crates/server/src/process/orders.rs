@@ -32,19 +32,22 @@ impl Orders {
     /// application can fetch descriptors of the session.
     pub fn pass_on(&self, node: &Node, session: u64, exports: bool, order: MoveOrder, descriptors: &[OwnedFd]) {
         let socket = self.sockets().get(&session).cloned();
-        let refuse = |reason: &str, lasting| {
-            let report = MoveReport::Unmovable { reason: reason.into(), lasting };
+        let asked = match order {
+            MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
+            MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go => None,
+        };
+        let refuse = |attempt, reason: &str, lasting| {
+            let report = MoveReport::Unmovable { attempt, reason: reason.into(), lasting };
             node.report_move(session, report);
         };
-        let asks = matches!(order, MoveOrder::Announce | MoveOrder::Capture { .. });
-        if asks && exports {
-            return refuse("other processes of the application use memory that it exported", true);
+        if let Some(attempt) = asked.filter(|_| exports) {
+            return refuse(attempt, "other processes of the application use memory that it exported", true);
         }
         // The node waits for no module, and this process neither.
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let sent = socket.is_some_and(|socket| send(socket.as_fd(), &order, &descriptors, Patience::None).is_ok());
-        if asks && !sent {
-            refuse("the session has not begun or is about to end", false);
+        if let Some(attempt) = asked.filter(|_| !sent) {
+            refuse(attempt, "the session has not begun or is about to end", false);
         }
     }
 

@@ -14,6 +14,8 @@ use rustix::event::{PollFd, PollFlags};
 static ALONE: Mutex<()> = Mutex::new(());
 const CONFIG: &str = r#"{"session": 1, "limits": {"memory": 1000}, "movable": true}"#;
 const PARKED: &str = r#"{"session": 1, "limits": {"memory": 1000}, "movable": true, "parked": true}"#;
+/// The number that the node of these tests gives its attempts, which every answer repeats.
+const ATTEMPT: u64 = 7;
 /// Time to stand, in milliseconds, where the session shall stand.
 const LONG_MS: u64 = 60_000;
 
@@ -69,7 +71,7 @@ fn order_capture(orders: &OwnedFd, stop_ms: u64) -> Place {
     let handing = aviary_control::order_sockets().unwrap();
     let [one, other] = &handing;
     let all = CaptureDescriptors { handing: [one, other], file: &place.file, rest: &from };
-    let order = MoveOrder::Capture { stop_ms, park: false };
+    let order = MoveOrder::Capture { attempt: ATTEMPT, stop_ms, park: false };
     send(orders.as_fd(), &order, &all.list(), Patience::Waits).expect("an order");
     place
 }
@@ -77,11 +79,11 @@ fn order_capture(orders: &OwnedFd, stop_ms: u64) -> Place {
 fn capture(orders: &OwnedFd, stop_ms: u64) -> Result<StateDescriptors<OwnedFd>, (String, bool)> {
     let place = order_capture(orders, stop_ms);
     match report(orders) {
-        MoveReport::Captured(figures) => {
+        MoveReport::Captured { attempt: ATTEMPT, figures } => {
             assert!(figures.bytes > 0);
             Ok(place.state())
         }
-        MoveReport::Unmovable { reason, lasting } => Err((reason, lasting)),
+        MoveReport::Unmovable { attempt: ATTEMPT, reason, lasting } => Err((reason, lasting)),
         other => panic!("{other:?}"),
     }
 }
@@ -266,7 +268,7 @@ fn callback_under_way_is_waited_for_and_calls_below_it_pass() {
     assert_eq!(lane.call(ADD, sum_of(2, 3)).word(), 5);
     lane.answer(fields(|e| (e.word(0), e.word(7)).1));
     assert_eq!(lane.receive().word(), 7);
-    assert!(matches!(report(&orders), MoveReport::Captured(_)));
+    assert!(matches!(report(&orders), MoveReport::Captured { attempt: ATTEMPT, .. }));
     let (_orders, _server) = move_to_another(place.state());
     assert_eq!(lane.call(ADD, sum_of(2, 4)).word(), 6);
     std::mem::forget(guest);

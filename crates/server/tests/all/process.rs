@@ -305,7 +305,9 @@ fn process_is_prepared_for_its_own_specification_only() {
     for (api, hash, why) in
         [("fake", SPEC_HASH + 1, "from another specification"), ("../fake", 0, "no module"), ("none", 0, "no module")]
     {
-        let MoveReport::Unmovable { reason, lasting: true } = answer(6, api, hash) else { panic!("{api} {hash}") };
+        let MoveReport::Unmovable { attempt: 0, reason, lasting: true } = answer(6, api, hash) else {
+            panic!("{api} {hash}")
+        };
         assert!(reason.contains(why), "{reason}");
     }
     let mut guest = node.guest("hold", false);

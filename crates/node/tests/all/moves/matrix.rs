@@ -30,7 +30,7 @@ pub fn hold_at(message: &ToServer) {
     let step = match message {
         ToServer::Prepare(_) => "preparing",
         ToServer::Adopt(_) => "adopting",
-        ToServer::Move { order: MoveOrder::Announce, .. } => "announcing",
+        ToServer::Move { order: MoveOrder::Announce { .. }, .. } => "announcing",
         ToServer::Move { order: MoveOrder::Capture { .. }, .. } => "capturing",
         ToServer::Move { order: MoveOrder::Rebuild, .. } => "rebuilding",
         _ => return,

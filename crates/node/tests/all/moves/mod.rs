@@ -76,7 +76,7 @@ fn fake_api_server() {
                 "prepare:die" => std::process::abort(),
                 "prepare:refuse" => {
                     let reason = "a module of another specification".to_owned();
-                    let refused = MoveReport::Unmovable { reason, lasting: true };
+                    let refused = MoveReport::Unmovable { attempt: 0, reason, lasting: true };
                     report(control.as_fd(), wanted.session, refused);
                 }
                 "prepare:lie" => report(control.as_fd(), wanted.session, MoveReport::Rebuilt { rebuild_us: 0 }),
@@ -96,23 +96,23 @@ fn fake_api_server() {
                     "adopt:refuse" => {
                         tell(control.as_fd(), &FromServer::Ended { session: id, reason: "no such card".into() });
                     }
-                    "adopt:lie" => report(control.as_fd(), id, captured()),
+                    "adopt:lie" => report(control.as_fd(), id, captured(0)),
                     "adopt:hang" => {}
                     "adopt:old" => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }),
                     _ if assignment.parked => report(control.as_fd(), id, MoveReport::Parked),
                     _ => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }),
                 }
             }
-            ToServer::Move { session, order: MoveOrder::Announce } => match fault.as_str() {
+            ToServer::Move { session, order: MoveOrder::Announce { attempt } } => match fault.as_str() {
                 "announce:die" => std::process::abort(),
                 "announce:refuse" => {
                     let reason = "fake memory is elsewhere".to_owned();
-                    report(control.as_fd(), session, MoveReport::Unmovable { reason, lasting: true });
+                    report(control.as_fd(), session, MoveReport::Unmovable { attempt, reason, lasting: true });
                 }
                 "announce:lie" => report(control.as_fd(), session, MoveReport::Prepared),
-                _ => report(control.as_fd(), session, MoveReport::Announced),
+                _ => report(control.as_fd(), session, MoveReport::Announced { attempt }),
             },
-            ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
+            ToServer::Move { session, order: MoveOrder::Capture { attempt, .. } } => {
                 let known = &sessions[&session];
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 let place = CaptureDescriptors::of(descriptors).expect("descriptors");
@@ -123,17 +123,22 @@ fn fake_api_server() {
                     "capture:refuse" => {
                         *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = false;
                         let reason = "fake_call did not return".to_owned();
-                        report(control.as_fd(), session, MoveReport::Unmovable { reason, lasting: false });
+                        report(control.as_fd(), session, MoveReport::Unmovable { attempt, reason, lasting: false });
                     }
                     "capture:lie" => report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 0 }),
                     "capture:garbage" => {
-                        with_descriptors(control.as_fd(), &FromServer::Move { session, report: captured() })
+                        with_descriptors(control.as_fd(), &FromServer::Move { session, report: captured(attempt) })
+                    }
+                    // As one that was slow with an earlier attempt's order.
+                    "capture:late" => {
+                        report(control.as_fd(), session, captured(attempt - 1));
+                        report(control.as_fd(), session, captured(attempt));
                     }
                     "capture:want" => {
                         report(control.as_fd(), session, MoveReport::Wanted);
-                        report(control.as_fd(), session, captured());
+                        report(control.as_fd(), session, captured(attempt));
                     }
-                    _ => report(control.as_fd(), session, captured()),
+                    _ => report(control.as_fd(), session, captured(attempt)),
                 }
                 if fault == "captured:die" && sessions.values().all(|session| stands(session)) {
                     std::process::abort();
@@ -176,9 +181,10 @@ fn write_state(place: &CaptureDescriptors<OwnedFd>, guest: &UnixStream, sealed: 
     let _ = StateDescriptors { snapshot, guest, arena, output, handed, heap: None }.leave(place.rest.as_fd());
 }
 
-fn captured() -> MoveReport {
+fn captured(attempt: u64) -> MoveReport {
     let rehearse = env::var(FAULT).is_ok_and(|fault| parks::is_rehearsed(&fault));
-    MoveReport::Captured(CaptureFigures { reserve_us: 0, stop_us: 1, drain_us: 2, capture_us: 3, bytes: 100, rehearse })
+    let figures = CaptureFigures { reserve_us: 0, stop_us: 1, drain_us: 2, capture_us: 3, bytes: 100, rehearse };
+    MoveReport::Captured { attempt, figures }
 }
 
 fn take_session(slot: u32, descriptors: Vec<OwnedFd>, stands: bool) -> Arc<FakeSession> {
@@ -451,6 +457,18 @@ fn session_that_asks_to_be_moved_while_it_moves_stands_until_the_end_of_the_move
     assert!(guests.iter_mut().all(|guest| !guest.asks(b'u')));
     assert!(matches!(fixture.move_one(false), MoveStatus::Moved(_)));
     fixture.expect_alive(&mut guests);
+    fixture.expect_nothing_left(guests);
+}
+
+#[test]
+fn late_answer_to_an_earlier_attempt_is_no_lie_and_no_answer() {
+    let fixture = Fixture::new("capture:late");
+    let mut guests = fixture.two_guests();
+    let before = fixture.expect_alive(&mut guests);
+    assert!(matches!(fixture.move_one(true), MoveStatus::Movable(_)));
+    assert_eq!(fixture.expect_alive(&mut guests), before);
+    assert!(matches!(fixture.move_one(false), MoveStatus::Moved(_)));
+    assert_ne!(fixture.expect_alive(&mut guests), before);
     fixture.expect_nothing_left(guests);
 }
 

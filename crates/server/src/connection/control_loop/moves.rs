@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_control::{CaptureDescriptors, CaptureFigures, MoveOrder, MoveReport, Received, StateDescriptors};
+use aviary_control::{CaptureDescriptors, CaptureFigures, MoveReport, StateDescriptors};
 use aviary_transport::{Arena, LaneEnd, LanePosition, Liveness, Side};
 
-use super::{Connected, Stance, await_end};
+use super::{Connected, await_end};
 use crate::lane::LaneStart;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
+use crate::moving::stage::{Stage, Step, next_order};
 use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot::Draft};
 use crate::session::Session;
 use crate::session::printed::Printed;
@@ -97,47 +98,45 @@ impl Connected {
     /// Takes one order. An error ends the connection.
     pub(super) fn obey(&mut self) -> Result<(), String> {
         let Some(orders) = &self.session.orders else { return Ok(()) };
-        let (order, descriptors) = match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
-            Received::Message(order, descriptors) => (order, descriptors),
-            Received::Nothing => return Ok(()),
-            Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
-            Received::Closed => return Err("the process around the module has given the session up".into()),
-        };
-        match (order, self.stance) {
-            (MoveOrder::Announce, Stance::Serving) => self.announce(descriptors),
-            (MoveOrder::Capture { stop_ms, park }, Stance::Serving) => {
-                self.hand_over(Duration::from_millis(stop_ms), park, descriptors)
-            }
-            (MoveOrder::Resume, _) => {
+        let Some((order, descriptors)) = next_order(orders)? else { return Ok(()) };
+        match self.stage.after(order) {
+            Step::Announce { attempt } => self.announce(attempt, descriptors),
+            Step::Capture { attempt, stop, park } => self.hand_over(attempt, stop, park, descriptors),
+            Step::Serve => {
                 self.go_on();
                 Ok(())
             }
-            // Twice, or without a state to go on with: as if it had not been said.
-            (MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild | MoveOrder::Go, _) => Ok(()),
+            Step::Rebuild | Step::Leave | Step::Nothing => Ok(()),
         }
     }
 
     /// Leaves the greeting in the node's file, so that a new process can prepare itself. The session goes on.
-    fn announce(&self, file: Vec<OwnedFd>) -> Result<(), String> {
+    fn announce(&self, attempt: u64, file: Vec<OwnedFd>) -> Result<(), String> {
         let file = file.into_iter().next().ok_or("an order to announce without its file")?;
         let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         let greeting = Link { hello: self.link.hello.clone(), ..Link::default() };
         let written = file_of(&self.arena).and_then(|_| Draft::within(file, 0)?.write(&greeting, |_| Ok(())));
         // A node that does not listen has gone.
         let _ = match written {
-            Ok(_) => report(orders, &MoveReport::Announced),
-            Err(obstacle) => report(orders, &obstacle.report()),
+            Ok(_) => report(orders, &MoveReport::Announced { attempt }),
+            Err(obstacle) => report(orders, &obstacle.report(attempt)),
         };
         Ok(())
     }
 
     /// Captures the session and reports; it goes on if that is not possible.
     /// `descriptors`: those that came with the order.
-    fn hand_over(&mut self, timeout: Duration, park: bool, descriptors: Vec<OwnedFd>) -> Result<(), String> {
+    fn hand_over(
+        &mut self,
+        attempt: u64,
+        timeout: Duration,
+        park: bool,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), String> {
         let place = CaptureDescriptors::of(descriptors).ok_or("an order to capture without its descriptors")?;
         let captured = self.capture(timeout, park, place);
         if captured.is_ok() {
-            self.stance = Stance::Standing;
+            self.stage = Stage::Captured;
             self.session.peer.set_heard(false);
         } else {
             // Before the node hears of it, which may ask again at once.
@@ -145,8 +144,8 @@ impl Connected {
         }
         let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         let told = match &captured {
-            Ok(figures) => report(orders, &MoveReport::Captured(*figures)),
-            Err(obstacle) => report(orders, &obstacle.report()),
+            Ok(figures) => report(orders, &MoveReport::Captured { attempt, figures: *figures }),
+            Err(obstacle) => report(orders, &obstacle.report(attempt)),
         };
         if told.is_err() {
             self.go_on();
@@ -157,7 +156,7 @@ impl Connected {
     /// As if nothing had been asked.
     fn go_on(&mut self) {
         let session = &self.session;
-        self.stance = Stance::Serving;
+        self.stage = Stage::Serving;
         session.peer.set_heard(true);
         session.callbacks.lane.go_on();
         session.calls.tickets.resume();
@@ -293,7 +292,7 @@ impl Connected {
         contents: Option<KeptContents>,
         begun: Instant,
     ) -> Result<Connected, String> {
-        self.stance = Stance::Standing;
+        self.stage = Stage::Rebuilt;
         let session = self.session.clone();
         session.pause.request();
         if self.link.prints_with_replies {
@@ -351,21 +350,17 @@ impl Connected {
         LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
     }
 
-    /// From the order to go on the session is here. Until then this process has no right to answer its guest.
+    /// From the order to go the session is here. Until then this process has no right to answer its guest.
     fn await_go(mut self) -> Result<Connected, String> {
         let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         loop {
             let mut fds = [rustix::event::PollFd::new(orders, rustix::event::PollFlags::IN)];
             // A signal or nothing at all: the next look says.
             let _ = rustix::event::poll(&mut fds, None);
-            match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
-                Received::Message(MoveOrder::Go, _) => break,
-                Received::Message(MoveOrder::Resume, _) | Received::Closed => {
-                    return Err("the session stays in its old process".into());
-                }
-                Received::Message(MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Rebuild, _)
-                | Received::Nothing => {}
-                Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            match next_order(orders)?.map(|(order, _)| self.stage.after(order)) {
+                Some(Step::Serve) => break,
+                Some(Step::Leave) => return Err("the session stays in its old process".into()),
+                _ => {}
             }
         }
         self.go_on();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aviary_control::{MoveOrder, MoveReport, Received};
+use aviary_control::MoveReport;
 use aviary_transport::{LaneEnd, LaneError, LaneWaker, Liveness};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
@@ -14,6 +14,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::Connected;
 use crate::moving::report;
+use crate::moving::stage::{Stage, Step, next_order};
 
 /// A watcher sleeps until it is woken; after this time it looks without that.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
@@ -115,15 +116,9 @@ impl Connected {
             if !happened[0] {
                 continue;
             }
-            match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
-                Received::Message(MoveOrder::Rebuild, _) => return Ok(()),
-                Received::Message(
-                    MoveOrder::Announce | MoveOrder::Capture { .. } | MoveOrder::Resume | MoveOrder::Go,
-                    _,
-                )
-                | Received::Nothing => {}
-                Received::Closed => return Err("the process around the module has given the session up".into()),
-                Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            let step = next_order(orders)?.map(|(order, _)| Stage::Watching.after(order));
+            if step == Some(Step::Rebuild) {
+                return Ok(());
             }
         }
     }

@@ -1,0 +1,93 @@
+//! The stages of a session in one process, and what each order of the node means in them. Plain data; the control loop carries
+//! out the steps. The node's side of the same is `aviary_node`'s relocation.
+//!
+//! An order that a stage does not have changes nothing: the node repeats none, and hears of a process that does not answer by
+//! its own deadline.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use aviary_control::{MoveOrder, Received};
+
+/// What a session in this process waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Parked: nothing of it is rebuilt, and its program's calls are watched for.
+    Watching,
+    /// Rebuilt and paused. It is another process's until the order to go.
+    Rebuilt,
+    /// Its program is served.
+    Serving,
+    /// Its state is written, and it is paused.
+    Captured,
+}
+
+/// What the control loop does after an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Write the greeting, and report.
+    Announce {
+        attempt: u64,
+    },
+    /// Pause the session, write its state, and report.
+    Capture {
+        attempt: u64,
+        stop: Duration,
+        park: bool,
+    },
+    /// Rebuild it, and report.
+    Rebuild,
+    /// Let it continue.
+    Serve,
+    /// End: another process has the session.
+    Leave,
+    Nothing,
+}
+
+impl Stage {
+    pub fn after(self, order: MoveOrder) -> Step {
+        match (self, order) {
+            (Stage::Serving, MoveOrder::Announce { attempt }) => Step::Announce { attempt },
+            (Stage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
+                Step::Capture { attempt, stop: Duration::from_millis(stop_ms), park }
+            }
+            (Stage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
+            // Of a session that serves: its lanes wait for the answer to its own wish to move.
+            (Stage::Serving | Stage::Captured, MoveOrder::Resume) | (Stage::Rebuilt, MoveOrder::Go) => Step::Serve,
+            (Stage::Rebuilt, MoveOrder::Resume) => Step::Leave,
+            _ => Step::Nothing,
+        }
+    }
+}
+
+/// The next order, if there is one, with its descriptors.
+///
+/// # Errors
+/// For people: there will be none.
+pub fn next_order(orders: &OwnedFd) -> Result<Option<(MoveOrder, Vec<OwnedFd>)>, String> {
+    match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+        Received::Message(order, descriptors) => Ok(Some((order, descriptors))),
+        Received::Nothing => Ok(None),
+        Received::Garbage(garbage) => Err(format!("the process around the module sent {garbage}")),
+        Received::Closed => Err("the process around the module has given the session up".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stage_has_its_orders() {
+        let (announce, capture) =
+            (MoveOrder::Announce { attempt: 7 }, MoveOrder::Capture { attempt: 8, stop_ms: 200, park: true });
+        let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go];
+        let steps = |stage: Stage| orders.map(|order| stage.after(order));
+        use Step::{Leave, Nothing, Rebuild, Serve};
+        assert_eq!(steps(Stage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing]);
+        assert_eq!(steps(Stage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve]);
+        assert_eq!(steps(Stage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing]);
+        let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: true };
+        assert_eq!(steps(Stage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing]);
+    }
+}
