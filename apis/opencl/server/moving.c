@@ -8,8 +8,9 @@
 
 /* ---- The end of all commands ------------------------------------------------------------------ */
 
-/* How long one question waits for the commands, and how often it looks meanwhile. */
+/* How long one question waits for the commands, and for each queue more; how often it looks meanwhile. */
 #define QUIET_NS 5000000
+#define QUEUE_QUIET_NS 20000
 #define LOOK_US 50
 
 /* A queue that the application has made, perhaps an ended one until the next question, and the marker behind its commands: one at a time,
@@ -18,6 +19,7 @@ struct known_queue {
     cl_command_queue queue;
     cl_event marker;
     struct opencl_held_queue held;
+    enum { NOT_ASKED, ASKED, QUIET } answer; /* of the present question */
 };
 static struct {
     pthread_mutex_t lock;
@@ -80,41 +82,49 @@ void opencl_note_made_queue(cl_command_queue queue) {
     pthread_mutex_unlock(&queues.lock);
 }
 
-/* Until the queue has no marker, or that time has come. With the lock. */
-static int await_marker(struct known_queue *known, struct timespec until) {
-    while (!let_go_reached(known)) {
-        if (opencl_has_passed(until))
+/* True once all commands of the queue have ended that were there when the question began. A marker of an earlier question is before
+ * some of them: another one follows it. With the lock. */
+static int is_quiet(struct known_queue *known) {
+    if (known->answer == QUIET || !let_go_reached(known))
+        return known->answer == QUIET;
+    if (known->answer == NOT_ASKED && is_queue(known->queue)) {
+        if (!opencl_hold_queue(known->queue, &known->held))
             return 0;
-        usleep(LOOK_US);
+        if (opencl_enqueue_own_marker(known->queue, &known->marker) != CL_SUCCESS) {
+            known->marker = NULL;
+            opencl_let_go_queue(known->held);
+            return 0;
+        }
+        known->answer = ASKED;
+        if (clFlush(known->queue) != CL_SUCCESS || !let_go_reached(known))
+            return 0;
     }
+    known->answer = QUIET;
     return 1;
 }
 
-/* Until all commands of the queue have ended, or that time has come. A marker of an earlier question is before some of them. */
-static int is_quiet(struct known_queue *known, struct timespec until) {
-    if (!await_marker(known, until))
-        return 0;
-    if (!is_queue(known->queue))
-        return 1;
-    if (!opencl_hold_queue(known->queue, &known->held))
-        return 0;
-    if (opencl_enqueue_own_marker(known->queue, &known->marker) != CL_SUCCESS) {
-        known->marker = NULL;
-        opencl_let_go_queue(known->held);
-        return 0;
-    }
-    return clFlush(known->queue) == CL_SUCCESS && await_marker(known, until);
+/* How many queues are not quiet. Each gets its marker at the first look: they are waited for together. With the lock. */
+static size_t count_busy(void) {
+    size_t busy = 0;
+    for (size_t at = 0; at < queues.count; at++)
+        busy += !is_quiet(&queues.all[at]);
+    return busy;
 }
 
-/* 0: all commands have ended. 1: not yet; those that wait for the application may never. */
+/* 0: all commands have ended. 1: not yet. -1: not before the application has set its user events. */
 int opencl_quiesce(void) {
+    if (opencl_has_unset_events())
+        return -1;
+    pthread_mutex_lock(&queues.lock);
+    for (size_t at = 0; at < queues.count; at++)
+        queues.all[at].answer = NOT_ASKED;
+    size_t busy = count_busy();
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until = opencl_later(until, QUIET_NS);
-    pthread_mutex_lock(&queues.lock);
-    int left = queues_unknown;
-    for (size_t at = 0; at < queues.count && !left; at++)
-        left = !is_quiet(&queues.all[at], until);
+    until = opencl_later(until, QUIET_NS + (uint64_t)queues.count * QUEUE_QUIET_NS);
+    for (; busy && !opencl_has_passed(until); busy = count_busy())
+        usleep(LOOK_US);
+    int left = busy || queues_unknown;
     pthread_mutex_unlock(&queues.lock);
     return left;
 }
