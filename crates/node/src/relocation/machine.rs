@@ -18,8 +18,9 @@ const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long another API server may take until it watches for the calls of parked sessions.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long parked sessions that are wanted wait for room, in their tenant's accounts or on their devices.
-pub const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long API servers may fail with parked sessions that are wanted, for want of room on their devices for instance. The time
+/// in which their tenant's limits have no room does not count.
+pub const RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks for room.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 /// After a failure on the way back. The next attempt costs a process.
@@ -275,6 +276,8 @@ impl Relocation {
             }
             Kind::NoRoom => {
                 self.why = event.why.as_ref().map(|why| why.reason.clone());
+                // That may last for as long as other sessions of the tenant do.
+                self.wanted = self.wanted.map(|_| now);
                 false
             }
             Kind::Failed | Kind::Differs => true,
@@ -303,7 +306,7 @@ impl Relocation {
             Guard::Wanted => self.wanted.is_some(),
             Guard::NoWayBack => self.source_gone,
             Guard::Hopeless => {
-                self.wanted.is_some_and(|since| now >= since + ROOM_TIMEOUT)
+                self.wanted.is_some_and(|since| now >= since + RETURN_TIMEOUT)
                     || (self.wanted.is_none() && self.failures >= MOST_FAILURES)
                     || self.different >= MOST_DIFFERENT
             }

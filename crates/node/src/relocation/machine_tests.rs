@@ -1,7 +1,7 @@
 //! The machine alone: sequences of events, and what they lead to.
 
 use super::{
-    machine::{Effects, Event, Impossible, ROOM_TIMEOUT, Refusal, Relocation},
+    machine::{Effects, Event, Impossible, RETURN_TIMEOUT, Refusal, Relocation},
     table::{Effect, Guard, Halt, Kind, Purpose, ROWS, Stage},
 };
 use std::{
@@ -268,7 +268,7 @@ fn call_brings_both_sessions_back_once_both_are_rebuilt() {
 }
 
 #[test]
-fn sessions_without_room_wait_and_are_lost_after_a_minute() {
+fn sessions_without_room_wait_for_as_long_as_it_takes() {
     let (mut machine, full) = (Machine::kept(), Event::because(Kind::NoRoom, Refusal::not_now("full")));
     let begun = machine.now;
     assert_eq!((machine.does(&Event::new(Kind::Wanted)), machine.does(&full)), (&[Effect::Charge][..], &[][..]));
@@ -279,10 +279,16 @@ fn sessions_without_room_wait_and_are_lost_after_a_minute() {
         assert!(machine.now > before);
         assert_eq!((machine.does(&Event::new(Kind::Due)), machine.does(&full)), (&[Effect::Charge][..], &[][..]));
     }
-    machine.now = begun + ROOM_TIMEOUT;
+    machine.now = begun + 100 * RETURN_TIMEOUT;
+    assert_eq!((machine.does(&Event::new(Kind::Due)), machine.does(&full)), (&[Effect::Charge][..], &[][..]));
+    // The time of the attempts to rebuild begins once there is room.
+    machine.is_late();
     assert_eq!(machine.does(&Event::new(Kind::Due)), &[Effect::Charge]);
-    let lost = machine.after(&full).unwrap();
-    assert_eq!((lost.list, lost.why.reason.as_str()), (&[Effect::Lose][..], "full"));
+    assert_eq!(machine.does(&Event::new(Kind::Charged)), &[Effect::Rebuild]);
+    let failed = Event::because(Kind::Failed, Refusal::lasting("no"));
+    assert_eq!(machine.does(&failed), &[Effect::ReplaceSource]);
+    machine.now += RETURN_TIMEOUT;
+    assert_eq!(machine.does(&failed), &[Effect::Lose]);
 }
 
 #[test]
@@ -310,7 +316,7 @@ fn source_that_ends_is_replaced_and_what_was_wanted_still_is() {
 #[test]
 fn failures_end_when_their_time_is_over_or_there_were_too_many() {
     let mut wanted = Machine::at(Purpose::Park, Stage::Rebuilding);
-    wanted.now += ROOM_TIMEOUT;
+    wanted.now += RETURN_TIMEOUT;
     assert_eq!(wanted.after(&Event::because(Kind::Failed, Refusal::lasting("no"))).unwrap().why.reason, "no");
     let mut idle = Machine::kept();
     assert_eq!(idle.does(&Event::new(Kind::SourceGone)), &[Effect::ReplaceSource]);

@@ -128,7 +128,7 @@ pub enum Guard {
     Wanted,
     /// The source has ended: there is no way back.
     NoWayBack,
-    /// Wanted for too long, or failed too often.
+    /// Wanted for too long, not counting the time without room in their tenant's limits, or failed too often.
     Hopeless,
 }
 
@@ -248,7 +248,6 @@ pub const ROWS: &[Row] = {
         row(&[Park], &[Kept], &[On::Wanted], Always, None, &[Charge]),
         row(&[Park], &[Waiting], &[On::Due], Always, None, &[Charge]),
         row(&[Park], &[Kept, Waiting], &[On::Charged], Always, Some(Rebuilding), &[Rebuild]),
-        row(&[Park], &[Kept, Waiting], &[On::NoRoom], Hopeless, None, &[Lose]),
         row(&[Park], &[Kept, Waiting], &[On::NoRoom], Always, Some(Waiting), &[]),
         row(&[Park], &[Rebuilding], &[On::Rebuilt], Last, Some(Committed), &[Continue]),
         row(&[Park], &[Kept], &[On::SourceGone], Always, Some(Replacing), &[ReplaceSource]),
