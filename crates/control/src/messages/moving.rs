@@ -45,6 +45,8 @@ pub enum MoveOrder {
     Rebuild,
     /// Go on with the state that was rebuilt in this process.
     Go,
+    /// The program of the session that is parked here has ended: nothing is rebuilt of it.
+    End,
 }
 
 /// The preparations of a process before a session comes to it. Node to the process that the session may move to, while the
@@ -247,7 +249,7 @@ impl Message for MoveOrder {
         let count = match self {
             Self::Announce { .. } => 1,
             Self::Capture { .. } => CaptureDescriptors::COUNT,
-            Self::Resume | Self::Rebuild | Self::Go => 0,
+            Self::Resume | Self::Rebuild | Self::Go | Self::End => 0,
         };
         count..=count
     }

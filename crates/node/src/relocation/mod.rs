@@ -14,7 +14,7 @@ pub(crate) mod machine;
 mod parked;
 pub(crate) mod records;
 pub(crate) mod request;
-mod send;
+pub(crate) mod send;
 pub(crate) mod table;
 
 #[cfg(test)]

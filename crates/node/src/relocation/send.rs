@@ -7,12 +7,17 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-pub fn tell(state: &CoreState, server: u64, message: &ToServer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn tell(
+    state: &CoreState,
+    server: u64,
+    message: &ToServer,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let server = state.registry.servers.get(&server).ok_or(io::ErrorKind::NotFound)?;
     aviary_control::send(server.process.control.as_fd(), message, descriptors, Patience::None)
 }
 
 /// An order that needs no answer: an API server that does not listen has ended, or is late, and both are seen.
-pub fn order(state: &CoreState, server: u64, session: u64, order: MoveOrder) {
+pub(crate) fn order(state: &CoreState, server: u64, session: u64, order: MoveOrder) {
     let _ = tell(state, server, &ToServer::Move { session, order }, &[]);
 }

@@ -3,6 +3,7 @@
 use crate::epoll::Token;
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
+use crate::relocation::send::order;
 use crate::report;
 use crate::report::{ServerReport, SessionReport};
 use crate::scheduling::Overdue;
@@ -10,6 +11,7 @@ use crate::servers::api_server::ServerEnd;
 use crate::servers::pool::REFILL_BACKOFF;
 use crate::sessions::life::{EndReason, ServerEvent, ServerState, SessionState};
 use crate::sessions::registry::{Registry, ServerRecord, Session};
+use aviary_control::MoveOrder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -273,6 +275,9 @@ impl Core {
         }
         registry.retire(id);
         registry.change(id, ServerEvent::GuestEnded, Instant::now());
+        // The others see the hang-up.
+        let parked = state.relocations.parked(id).map(|record| record.relocation.sessions().clone());
+        parked.iter().flatten().for_each(|session| order(&state, id, *session, MoveOrder::End));
         self.end_relocation_of(&mut state, id, "the program has ended");
     }
 

@@ -39,7 +39,7 @@ pub enum Step {
     Rebuild,
     /// Let it continue.
     Serve,
-    /// End: another process has the session.
+    /// End: another process has the session, or its program has ended.
     Leave,
     Nothing,
 }
@@ -54,7 +54,7 @@ impl Stage {
             (Stage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
             // Of a session that serves: its lanes wait for the answer to its own wish to move.
             (Stage::Serving | Stage::Captured, MoveOrder::Resume) | (Stage::Rebuilt, MoveOrder::Go) => Step::Serve,
-            (Stage::Rebuilt, MoveOrder::Resume) => Step::Leave,
+            (Stage::Rebuilt, MoveOrder::Resume) | (Stage::Watching, MoveOrder::End) => Step::Leave,
             _ => Step::Nothing,
         }
     }
@@ -81,13 +81,13 @@ mod tests {
     fn each_stage_has_its_orders() {
         let (announce, capture) =
             (MoveOrder::Announce { attempt: 7 }, MoveOrder::Capture { attempt: 8, stop_ms: 200, park: true });
-        let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go];
+        let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go, MoveOrder::End];
         let steps = |stage: Stage| orders.map(|order| stage.after(order));
         use Step::{Leave, Nothing, Rebuild, Serve};
-        assert_eq!(steps(Stage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing]);
-        assert_eq!(steps(Stage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve]);
-        assert_eq!(steps(Stage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing]);
+        assert_eq!(steps(Stage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, Leave]);
+        assert_eq!(steps(Stage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve, Nothing]);
+        assert_eq!(steps(Stage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing, Nothing]);
         let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: true };
-        assert_eq!(steps(Stage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing]);
+        assert_eq!(steps(Stage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
     }
 }

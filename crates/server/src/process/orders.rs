@@ -34,7 +34,7 @@ impl Orders {
         let socket = self.sockets().get(&session).cloned();
         let asked = match order {
             MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
-            MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go => None,
+            MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
         let refuse = |attempt, reason: &str, lasting| {
             let report = MoveReport::Unmovable { attempt, reason: reason.into(), lasting };

@@ -157,6 +157,8 @@ fn fake_api_server() {
                     session.unasked.fetch_or(!stood, Ordering::SeqCst);
                 }
             }
+            // All of them are the same program's.
+            ToServer::Move { order: MoveOrder::End, .. } => break,
             ToServer::Fetch(_) | ToServer::Fetched { .. } => {}
         }
     }

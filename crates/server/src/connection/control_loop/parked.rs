@@ -116,9 +116,10 @@ impl Connected {
             if !happened[0] {
                 continue;
             }
-            let step = next_order(orders)?.map(|(order, _)| Stage::Watching.after(order));
-            if step == Some(Step::Rebuild) {
-                return Ok(());
+            match next_order(orders)?.map(|(order, _)| Stage::Watching.after(order)) {
+                Some(Step::Rebuild) => return Ok(()),
+                Some(Step::Leave) => return Err("the guest has ended".into()),
+                _ => {}
             }
         }
     }
