@@ -35,9 +35,10 @@ pub enum MoveOrder {
         attempt: u64,
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
         stop_ms: u64,
-        /// It is to be parked: made anew only once this process has ended, so that the state has everything.
+        /// Bytes of host memory that there are for its state. It is to be parked: rebuilt only once this process has ended, so
+        /// that the state has everything. None: it moves.
         #[serde(default)]
-        park: bool,
+        park: Option<u64>,
     },
     /// Go on in this process, after `Capture` or `Wanted`.
     Resume,

@@ -58,13 +58,15 @@ impl Core {
     pub(super) fn order_capture(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
         let seat = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let tenant = seat.map_or("", |seat| &seat.tenant).to_owned();
+        let room = self.config.parked_memory.saturating_sub(state.relocations.parked_bytes());
         let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+        let park = (record.relocation.purpose() == Purpose::Park).then_some(room);
         let attempt = record.attempt.as_mut().map_or(0, |attempt| {
             attempt.ordered.get_or_insert(Instant::now());
             attempt.number
         });
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
-        let capture = MoveOrder::Capture { attempt, stop_ms, park: record.relocation.purpose() == Purpose::Park };
+        let capture = MoveOrder::Capture { attempt, stop_ms, park };
         for id in record.relocation.sessions().clone() {
             let held = HeldState::new(&self.aside, &tenant.as_str().into());
             let (held, from) = held.map_err(|error| no_descriptors(&error))?;

@@ -33,7 +33,8 @@ pub enum Step {
     Capture {
         attempt: u64,
         stop: Duration,
-        park: bool,
+        /// Bytes that its state may take, if it is to be parked.
+        park: Option<u64>,
     },
     /// Rebuild it, and report.
     Rebuild,
@@ -80,14 +81,14 @@ mod tests {
     #[test]
     fn each_stage_has_its_orders() {
         let (announce, capture) =
-            (MoveOrder::Announce { attempt: 7 }, MoveOrder::Capture { attempt: 8, stop_ms: 200, park: true });
+            (MoveOrder::Announce { attempt: 7 }, MoveOrder::Capture { attempt: 8, stop_ms: 200, park: Some(4096) });
         let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go, MoveOrder::End];
         let steps = |stage: Stage| orders.map(|order| stage.after(order));
         use Step::{Leave, Nothing, Rebuild, Serve};
         assert_eq!(steps(Stage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, Leave]);
         assert_eq!(steps(Stage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve, Nothing]);
         assert_eq!(steps(Stage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing, Nothing]);
-        let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: true };
+        let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: Some(4096) };
         assert_eq!(steps(Stage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
     }
 }

@@ -71,7 +71,7 @@ fn order_capture(orders: &OwnedFd, stop_ms: u64) -> Place {
     let handing = aviary_control::order_sockets().unwrap();
     let [one, other] = &handing;
     let all = CaptureDescriptors { handing: [one, other], file: &place.file, rest: &from };
-    let order = MoveOrder::Capture { attempt: ATTEMPT, stop_ms, park: false };
+    let order = MoveOrder::Capture { attempt: ATTEMPT, stop_ms, park: None };
     send(orders.as_fd(), &order, &all.list(), Patience::Waits).expect("an order");
     place
 }

@@ -76,6 +76,14 @@ fn contents_of(session: &Session) -> u64 {
     session.api.contents.map_or(0, |contents| unsafe { contents() })
 }
 
+/// So many bytes of contents, if the node has room for them: before a page of memory is made, and before anything is paused. The
+/// node measures the whole state itself once it is written.
+fn fitting(bytes: u64, room: u64) -> Result<u64, Obstacle> {
+    let none =
+        || format!("no room for {bytes} bytes from its devices: parked sessions leave {room} bytes (parked_memory)");
+    if bytes <= room { Ok(bytes) } else { Err(Obstacle::not_now(none())) }
+}
+
 /// The file, with memory for so many bytes of contents.
 fn with_memory(file: OwnedFd, bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
     let none = |error| Obstacle::not_now(format!("the host has no memory for {bytes} bytes from its devices: {error}"));
@@ -130,7 +138,7 @@ impl Connected {
         &mut self,
         attempt: u64,
         timeout: Duration,
-        park: bool,
+        park: Option<u64>,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
         let place = CaptureDescriptors::of(descriptors).ok_or("an order to capture without its descriptors")?;
@@ -229,7 +237,7 @@ impl Connected {
     fn capture(
         &mut self,
         timeout: Duration,
-        park: bool,
+        park: Option<u64>,
         place: CaptureDescriptors<OwnedFd>,
     ) -> Result<CaptureFigures, Obstacle> {
         let CaptureDescriptors { handing: [from, handed], file, rest } = place;
@@ -237,14 +245,14 @@ impl Connected {
         let asked = Instant::now();
         // Only a state that is kept has contents beside the rest: other processes get them by descriptors.
         let (draft, memory) = match park {
-            true => with_memory(file, contents_of(&self.session))?,
-            false => (Draft::within(file, 0)?, None),
+            Some(room) => with_memory(file, fitting(contents_of(&self.session), room)?)?,
+            None => (Draft::within(file, 0)?, None),
         };
         let begun = Instant::now();
         let deadline = begun + timeout;
         self.stop_lanes(timeout, deadline)?;
         let session = &self.session;
-        let rehearse = park && state::may_differ(session);
+        let rehearse = park.is_some() && state::may_differ(session);
         let stood = Instant::now();
         drain(session, deadline + DRAIN_TIMEOUT)?;
         let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
@@ -253,12 +261,15 @@ impl Connected {
             return Err(Obstacle::not_now("output of the vendor library was not sent to the program yet"));
         }
         let link = self.link_of(callbacks);
-        session.tables.handed.begin(match (park, rehearse) {
+        session.tables.handed.begin(match (park.is_some(), rehearse) {
             (false, _) => Handing::InPlaceOfContents,
             (true, true) => Handing::BesideContents,
             (true, false) => Handing::Nothing,
         });
-        let (draft, memory) = if park { fitted(draft, memory, contents_of(session))? } else { (draft, memory) };
+        let (draft, memory) = match park {
+            Some(room) => fitted(draft, memory, fitting(contents_of(session), room)?)?,
+            None => (draft, memory),
+        };
         memory.into_iter().for_each(|memory| session.tables.contents.begin_writing(memory, draft.contents()));
         let written = draft.write(&link, |to| {
             let captured = state::capture(session, to).map_err(Obstacle::from);
@@ -365,5 +376,20 @@ impl Connected {
         }
         self.go_on();
         Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_beyond_the_nodes_room_are_refused_by_both_numbers() {
+        assert_eq!(fitting(0, 0), Ok(0));
+        assert_eq!(fitting(4096, 4096), Ok(4096));
+        let refused = fitting(4097, 4096).unwrap_err();
+        assert!(
+            matches!(&refused, Obstacle::NotNow(text) if text.contains("4097") && text.contains("4096 bytes (parked_memory)"))
+        );
     }
 }
