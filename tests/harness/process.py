@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 AVIARY = Path(os.environ.get("AVIARY", ROOT / "target/release/aviary"))
 # Seconds after which a wait for an event of another process is a hang. It bounds tests and claims nothing: a machine
 # with a load of ten has been seen to delay a process by seconds.
-HANG = 60.0
+HANG = 240.0
 
 
 class Failure(Exception):

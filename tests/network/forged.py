@@ -15,7 +15,7 @@ RESUME, WELCOME = 11, 2
 def connect(tenant):
     context = ssl.create_default_context(cafile=os.path.join(FOLDER, tenant, "ca.pem"))
     context.load_cert_chain(os.path.join(FOLDER, tenant, "tenant.pem"), os.path.join(FOLDER, tenant, "tenant.key"))
-    plain = socket.create_connection((HOST, PORT), timeout=60)
+    plain = socket.create_connection((HOST, PORT), timeout=600)
     return context.wrap_socket(plain, server_hostname="localhost")
 
 

@@ -179,7 +179,7 @@ def only_devices(tools):
     def chooser(node, user=OWN):
         run = [tools.program("chooser"), "card 1", "chip"]
         options = {"user": user} if user != OWN else {}
-        done = subprocess.run(run, env=guests_environment(node), capture_output=True, text=True, check=False, timeout=60, **options)
+        done = subprocess.run(run, env=guests_environment(node), capture_output=True, text=True, check=False, timeout=600, **options)
         check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
         return done.stdout.splitlines()
 
@@ -404,7 +404,7 @@ def opencl(*arguments, device=""):
     """A program on a private node: its output."""
     limit = 100 << 20
     run = [AVIARY, "run", "--api", "opencl", "--limit", f"device_memory{device}={limit}", "--", *arguments, str(limit)]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=600)
     check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
     return done.stdout
 
@@ -426,7 +426,7 @@ def opencl_leftovers(tools):
             run = [AVIARY, "run", "--api", "opencl", "--server", node.address, "--", tools.program("leftovers_cl")]
             options = {"user": user} if OWN == 0 else {}
             done = subprocess.run(
-                run, env={**os.environ, "HOME": "/tmp"}, capture_output=True, text=True, check=False, timeout=120, **options
+                run, env={**os.environ, "HOME": "/tmp"}, capture_output=True, text=True, check=False, timeout=600, **options
             )
             check(done.stdout == "found 0\n", f"user {user}: {done.stdout} {done.stderr[-2000:]}")
 

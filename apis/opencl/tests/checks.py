@@ -456,7 +456,7 @@ def rules(_work):
     sources = [HERE.parent / "server" / "slicing" / name for name in ("lexer.c", "rewrite.c")]
     flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(["gcc", *flags, "-o", binary, HERE / "rules.c", *sources], check=True)
-    done = subprocess.run([binary], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([binary], capture_output=True, text=True, timeout=600)
     verdict("rules: which kernels may be sliced", done.returncode == 0, done.stdout + done.stderr)
 
 
@@ -492,7 +492,7 @@ def placed(work):
     program = work / "placed"
     subprocess.run(["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Wno-format-truncation", "-D_GNU_SOURCE", "-DAVIARY_SERVER",
                     *[f"-I{folder}" for folder in folders], "-o", program, tests / "placed.c", "-lpthread"], check=True)
-    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=600)
     verdict("included files: lists of a hostile guest", done.returncode == 0, done.stdout + done.stderr)
 
 

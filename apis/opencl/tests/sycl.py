@@ -107,7 +107,7 @@ def ends(work, report):
         server = next(filter(None, (server_of(node) for node in run_nodes(process.pid))), None)
         if ready == "ready\n" and server:
             os.kill(server, signal.SIGKILL)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         told = ready == "ready\n" and server and process.returncode not in (0, -signal.SIGSEGV) and "done" not in output
         report.check(told, "sycl: a program is told of its API server's end",
                      f"{ready!r}, server {server}, status {process.returncode}: {output}{errors[-600:]}")
