@@ -258,8 +258,8 @@ fn watch_strays(service: &mut Service, program: i32) -> anyhow::Result<()> {
 fn has_process_with(mark: &OsStr) -> bool {
     let wanted = variable(mark);
     others().any(|process| match environment(process) {
-        Environment::Of(variables) => contains(&variables, &wanted),
-        Environment::NotYet => true,
+        ShownEnvironment::Of(variables) => contains(&variables, &wanted),
+        ShownEnvironment::NotYet => true,
     })
 }
 
@@ -267,7 +267,7 @@ fn has_process_with(mark: &OsStr) -> bool {
 fn processes_with(mark: &OsStr) -> impl Iterator<Item = u32> {
     let wanted = variable(mark);
     others().filter(
-        move |process| matches!(environment(*process), Environment::Of(variables) if contains(&variables, &wanted)),
+        move |process| matches!(environment(*process), ShownEnvironment::Of(variables) if contains(&variables, &wanted)),
     )
 }
 
@@ -288,7 +288,7 @@ fn others() -> impl Iterator<Item = u32> {
 }
 
 /// What the kernel says about the environment that a process was started with.
-enum Environment {
+enum ShownEnvironment {
     /// Its variables, each ended by a zero byte. None for a process of another user, unless this one is root, and for one that has
     /// ended.
     Of(Vec<u8>),
@@ -296,10 +296,10 @@ enum Environment {
     NotYet,
 }
 
-fn environment(process: u32) -> Environment {
+fn environment(process: u32) -> ShownEnvironment {
     match fs::read(format!("/proc/{process}/environ")) {
-        Ok(variables) if variables.is_empty() && is_being_executed(process) => Environment::NotYet,
-        variables => Environment::Of(variables.unwrap_or_default()),
+        Ok(variables) if variables.is_empty() && is_being_executed(process) => ShownEnvironment::NotYet,
+        variables => ShownEnvironment::Of(variables.unwrap_or_default()),
     }
 }
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::connection::mapped_fragments::MappedFragments;
 use crate::lane::{Lane, LaneStart};
 use crate::moving::link::{LanePlace, Link};
-use crate::moving::stage::Stage;
+use crate::moving::stage::MoveStage;
 use crate::session::Session;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
@@ -67,7 +67,7 @@ pub struct Connected {
     callbacks: Option<LanePlace>,
     /// The application's heap in the arena.
     heap: Option<(LanePlace, OwnedFd)>,
-    stage: Stage,
+    stage: MoveStage,
     /// Of a VM's application memory.
     pieces: MappedFragments,
     /// The most lanes at a time.
@@ -91,7 +91,7 @@ impl Connected {
             lanes: HashMap::new(),
             closing: Vec::new(),
             callbacks: None,
-            stage: Stage::Serving,
+            stage: MoveStage::Serving,
             pieces: MappedFragments::default(),
             threads,
         }
@@ -134,7 +134,7 @@ impl Connected {
         };
         loop {
             let mut fds = vec![PollFd::new(orders, PollFlags::IN)];
-            if self.stage == Stage::Serving {
+            if self.stage == MoveStage::Serving {
                 fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
             }
             match rustix::event::poll(&mut fds, None) {

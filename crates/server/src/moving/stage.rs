@@ -11,7 +11,7 @@ use aviary_control::{MoveOrder, Received};
 
 /// What a session in this process waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum MoveStage {
     /// Parked: nothing of it is rebuilt, and its program's calls are watched for.
     Watching,
     /// Rebuilt and paused. It is another process's until the order to go.
@@ -45,17 +45,19 @@ pub enum Step {
     Nothing,
 }
 
-impl Stage {
+impl MoveStage {
     pub fn after(self, order: MoveOrder) -> Step {
         match (self, order) {
-            (Stage::Serving, MoveOrder::Announce { attempt }) => Step::Announce { attempt },
-            (Stage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
+            (MoveStage::Serving, MoveOrder::Announce { attempt }) => Step::Announce { attempt },
+            (MoveStage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
                 Step::Capture { attempt, stop: Duration::from_millis(stop_ms), park }
             }
-            (Stage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
+            (MoveStage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
             // Of a session that serves: its lanes wait for the answer to its own wish to move.
-            (Stage::Serving | Stage::Captured, MoveOrder::Resume) | (Stage::Rebuilt, MoveOrder::Go) => Step::Serve,
-            (Stage::Rebuilt, MoveOrder::Resume) | (Stage::Watching, MoveOrder::End) => Step::Leave,
+            (MoveStage::Serving | MoveStage::Captured, MoveOrder::Resume) | (MoveStage::Rebuilt, MoveOrder::Go) => {
+                Step::Serve
+            }
+            (MoveStage::Rebuilt, MoveOrder::Resume) | (MoveStage::Watching, MoveOrder::End) => Step::Leave,
             _ => Step::Nothing,
         }
     }
@@ -83,12 +85,12 @@ mod tests {
         let (announce, capture) =
             (MoveOrder::Announce { attempt: 7 }, MoveOrder::Capture { attempt: 8, stop_ms: 200, park: Some(4096) });
         let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go, MoveOrder::End];
-        let steps = |stage: Stage| orders.map(|order| stage.after(order));
+        let steps = |stage: MoveStage| orders.map(|order| stage.after(order));
         use Step::{Leave, Nothing, Rebuild, Serve};
-        assert_eq!(steps(Stage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, Leave]);
-        assert_eq!(steps(Stage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve, Nothing]);
-        assert_eq!(steps(Stage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing, Nothing]);
+        assert_eq!(steps(MoveStage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, Leave]);
+        assert_eq!(steps(MoveStage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve, Nothing]);
+        assert_eq!(steps(MoveStage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing, Nothing]);
         let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: Some(4096) };
-        assert_eq!(steps(Stage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
+        assert_eq!(steps(MoveStage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
     }
 }

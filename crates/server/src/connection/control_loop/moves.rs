@@ -13,7 +13,7 @@ use aviary_transport::{Arena, LaneEnd, LanePosition, Liveness, Side};
 use super::{Connected, await_end};
 use crate::lane::LaneStart;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
-use crate::moving::stage::{Stage, Step, next_order};
+use crate::moving::stage::{MoveStage, Step, next_order};
 use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot::Draft};
 use crate::session::Session;
 use crate::session::printed::Printed;
@@ -144,7 +144,7 @@ impl Connected {
         let place = CaptureDescriptors::of(descriptors).ok_or("an order to capture without its descriptors")?;
         let captured = self.capture(timeout, park, place);
         if captured.is_ok() {
-            self.stage = Stage::Captured;
+            self.stage = MoveStage::Captured;
             self.session.peer.set_heard(false);
         } else {
             // Before the node hears of it, which may ask again at once.
@@ -164,7 +164,7 @@ impl Connected {
     /// As if nothing had been asked.
     fn go_on(&mut self) {
         let session = &self.session;
-        self.stage = Stage::Serving;
+        self.stage = MoveStage::Serving;
         session.peer.set_heard(true);
         session.callbacks.lane.go_on();
         session.calls.tickets.resume();
@@ -303,7 +303,7 @@ impl Connected {
         contents: Option<KeptContents>,
         begun: Instant,
     ) -> Result<Connected, String> {
-        self.stage = Stage::Rebuilt;
+        self.stage = MoveStage::Rebuilt;
         let session = self.session.clone();
         session.pause.request();
         if self.link.prints_with_replies {

@@ -14,7 +14,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::Connected;
 use crate::moving::report;
-use crate::moving::stage::{Stage, Step, next_order};
+use crate::moving::stage::{MoveStage, Step, next_order};
 
 /// A watcher sleeps until it is woken; after this time it looks without that.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
@@ -116,7 +116,7 @@ impl Connected {
             if !happened[0] {
                 continue;
             }
-            match next_order(orders)?.map(|(order, _)| Stage::Watching.after(order)) {
+            match next_order(orders)?.map(|(order, _)| MoveStage::Watching.after(order)) {
                 Some(Step::Rebuild) => return Ok(()),
                 Some(Step::Leave) => return Err("the guest has ended".into()),
                 _ => {}
