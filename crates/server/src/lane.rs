@@ -285,7 +285,7 @@ impl Lane {
         let mut word = || fields.word().map_err(|e| LaneEnded::Broken(format!("a fetch: {e}")));
         let (id, offset, bytes) = (word()?, word()?, word()?);
         let broken = |what: &str| LaneEnded::Broken(format!("a fetch: {what}"));
-        let mapping = self.context.session.tables.mappings.get(id).ok_or_else(|| broken("no such mapping"))?;
+        let mapping = self.context.session.tables.foreign.readable(id).ok_or_else(|| broken("no such mapping"))?;
         let to = self
             .context
             .session
@@ -296,8 +296,8 @@ impl Lane {
         if bytes > mapping.bytes as u64 {
             return Err(broken("more than was mapped"));
         }
-        let copy = DeferredCopy { from: mapping.pointer(), to, bytes: bytes as usize, mapping: Some(mapping.state) };
-        let until = self.context.session.tables.mappings.take_ready(id);
+        let copy = DeferredCopy { from: mapping.pointer(), to, bytes: bytes as usize, readable: mapping.readable };
+        let until = self.context.session.tables.foreign.take_ready(id);
         let delivery = Some(Delivery { offset, bytes });
         let mut pending = DeferredOutput { until, delivery, copy: Some(copy), keep: None };
         let now = pending.is_final();

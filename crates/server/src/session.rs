@@ -20,7 +20,7 @@ use crate::session::vendor::Vendor;
 use crate::state::object_log::ObjectLog;
 use crate::tables::Tables;
 use crate::tables::deferred_outputs::{DeferredOutput, Delivery};
-use crate::tables::library_memory::LibraryMemory;
+use crate::tables::foreign::logged::Logged;
 use crate::tables::memory::SessionMemory;
 
 mod accounts;
@@ -235,13 +235,13 @@ impl Session {
 
     /// Memory of the library's that an object had has ended with it.
     pub(crate) fn resident_owner_ended(&self, owner: u64) {
-        for id in self.tables.residents.owner_ended(&self.tables.mappings, owner) {
+        for id in self.tables.foreign.owner_ended(owner) {
             self.resident_ended(id);
         }
     }
 
     pub(crate) fn resident_ended(&self, id: u64) {
-        LibraryMemory::Resident(id).word().into_iter().for_each(|word| self.objects.log.object_ended(word));
+        Logged::Resident.word(id).into_iter().for_each(|word| self.objects.log.object_ended(word));
     }
 
     pub fn show_handles(&self) {

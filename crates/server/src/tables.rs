@@ -2,12 +2,9 @@
 
 pub mod contents;
 pub mod deferred_outputs;
-pub mod freed;
+pub mod foreign;
 pub mod handed;
-pub mod library_memory;
-pub mod mappings;
 pub mod memory;
-pub mod residents;
 pub mod scratch;
 pub mod states;
 pub mod vendor_table;
@@ -15,20 +12,14 @@ pub mod versions;
 
 use contents::Contents;
 use deferred_outputs::DeferredOutputs;
-use freed::FreedMemory;
+use foreign::ForeignTable;
 use handed::Handed;
-use mappings::Mappings;
 use memory::SessionMemory;
-use residents::Residents;
-use states::States;
 
 /// The tables of one session.
 pub struct Tables {
     pub memory: SessionMemory,
-    pub mappings: Mappings,
-    pub states: States,
-    pub freed: FreedMemory,
-    pub residents: Residents,
+    pub foreign: ForeignTable,
     pub late: DeferredOutputs,
     pub handed: Handed,
     pub contents: Contents,
@@ -39,10 +30,7 @@ impl Tables {
     pub fn new(memory: SessionMemory) -> Tables {
         Tables {
             memory,
-            mappings: Mappings::default(),
-            states: States::default(),
-            freed: FreedMemory::default(),
-            residents: Residents::default(),
+            foreign: ForeignTable::default(),
             late: DeferredOutputs::default(),
             handed: Handed::default(),
             contents: Contents::default(),

@@ -11,7 +11,7 @@ use crate::record::{Block, Effect, Owner, Record};
 use crate::store::Store;
 
 /// First bytes; the last one is the version of the format.
-const MAGIC: &[u8; 8] = b"aviarys\x02";
+const MAGIC: &[u8; 8] = b"aviarys\x03";
 
 /// Bytes of a frame's content. Bounds the memory that a hostile snapshot makes its reader spend for one frame.
 const MAX_FRAME_BYTES: usize = 1 << 20;

@@ -151,13 +151,11 @@ impl Call {
     fn unmap_foreign(&mut self) -> Result<*mut u8, Reject> {
         let id = self.word()?;
         let (_, content) = self.reference(None, false, true)?;
-        let Some(mapping) = self.session.tables.mappings.get(id) else { return Ok(std::ptr::null_mut()) };
+        // To the vendor's library another call's unmapping is the only one.
+        let Some(mapping) = self.session.tables.foreign.begin_unmapping(id) else { return Ok(std::ptr::null_mut()) };
+        self.effects.rare.on_success.unmapped.push(id);
         if content.len > mapping.bytes {
             return Err(Reject::Malformed("more content than was mapped"));
-        }
-        // To the vendor's library another call's unmapping is the only one.
-        if !mapping.begin_unmapping() {
-            return Ok(std::ptr::null_mut());
         }
         if !content.ptr.is_null() {
             // SAFETY: the mapping has `mapping.bytes` bytes of vendor memory, valid until the unmapping that
@@ -165,7 +163,6 @@ impl Call {
             // own memory.
             unsafe { std::ptr::copy(content.ptr, mapping.pointer(), content.len) };
         }
-        self.effects.rare.on_success.unmapped.push(id);
         Ok(mapping.pointer())
     }
 

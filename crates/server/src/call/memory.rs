@@ -3,10 +3,11 @@
 use aviary_wire::{SAME_OBJECT, resident};
 
 use super::Call;
+use super::values::UsedResident;
 use crate::api::Reject;
 use crate::session::config::{MAX_FREED, MAX_USED_MEMORY};
-use crate::tables::library_memory::LibraryMemory;
-use crate::tables::residents::{Entered, UsedResident};
+use crate::tables::foreign::Entered;
+use crate::tables::foreign::logged::Logged;
 
 impl Call {
     /// Behind the content of memory that the library has handed out: the id under which the guest frees it, 0 if it
@@ -15,11 +16,8 @@ impl Call {
         if address == 0 {
             return;
         }
-        let again = self.replayed.as_mut().map(|replayed| replayed.memory.freed());
-        let lend = || match again {
-            None => self.session.tables.freed.lend(address, group),
-            Some(id) => id.and_then(|id| self.session.tables.freed.lend_again(id, address, group)),
-        };
+        let again = self.replayed.as_mut().map(|replayed| &mut replayed.memory);
+        let lend = || self.session.tables.foreign.lend(address, group, again);
         let id = success.then(lend).flatten();
         if id.is_none() && success {
             self.session.peer.journal.note(&format!(
@@ -28,7 +26,7 @@ impl Call {
             ));
         }
         if self.recording.on {
-            self.recording.made.extend(id.and_then(|id| LibraryMemory::Freed(id).word()));
+            self.recording.made.extend(id.and_then(|id| Logged::Lent.word(id)));
         }
         self.reply_word(id.unwrap_or(0));
     }
@@ -39,20 +37,22 @@ impl Call {
         if id == 0 {
             return Ok(0);
         }
-        let freeing = self.session.tables.freed.take(id, groups).ok_or(Reject::Refused)?;
-        let address = freeing.address();
-        self.effects.rare.freeing.push(freeing);
+        let address = self.session.tables.foreign.begin_freeing(id, groups).ok_or(Reject::Refused)?;
+        self.effects.rare.freeing.push(id);
         Ok(address)
     }
 
     /// The vendor's function has returned: the memory is gone if it succeeded. What a call frees that is rejected before
     /// stays allocated, and nobody can free it any more.
     pub fn end_freeing(&mut self, success: bool) {
-        for freeing in std::mem::take(&mut self.effects.rare.freeing) {
+        for id in std::mem::take(&mut self.effects.rare.freeing) {
             if !success {
-                self.session.tables.freed.put_back(freeing);
-            } else if self.recording.on {
-                self.recording.freed.extend(LibraryMemory::Freed(freeing.id()).word());
+                self.session.tables.foreign.keep(id);
+                continue;
+            }
+            self.session.tables.foreign.end(id);
+            if self.recording.on {
+                self.recording.freed.extend(Logged::Lent.word(id));
             }
         }
     }
@@ -86,19 +86,15 @@ impl Call {
     /// The id of resident memory, which the log knows where the session may be moved.
     fn enter_resident(&mut self, address: usize, bytes: usize, ty: u32, native: u64) -> Option<u64> {
         let owner = self.object(ty, native)?;
-        let again = match &mut self.replayed {
-            None => None,
-            Some(replayed) => Some(replayed.memory.resident()?),
-        };
+        let again = self.replayed.as_mut().map(|replayed| &mut replayed.memory);
         let session = &self.session;
-        let (id, replaced) =
-            match session.tables.residents.enter(&session.tables.mappings, owner, (address, bytes), again)? {
-                Entered::Known(id) => return Some(id),
-                Entered::New { id, replaced } => (id, replaced),
-            };
+        let (id, replaced) = match session.tables.foreign.reside(owner, (address, bytes), again)? {
+            Entered::Known(id) => return Some(id),
+            Entered::New { id, replaced } => (id, replaced),
+        };
         replaced.into_iter().for_each(|id| session.resident_ended(id));
         if self.recording.on {
-            self.recording.made.extend(LibraryMemory::Resident(id).word());
+            self.recording.made.extend(Logged::Resident.word(id));
         }
         Some(id)
     }
@@ -137,15 +133,15 @@ impl Call {
             return Ok(());
         }
         // The guest may name memory whose object has ended meanwhile, or was never there: nothing is copied.
-        let Some(memory) = self.session.tables.residents.find(owner, id) else { return Ok(()) };
-        if memory.bytes != block.len {
+        let Some((address, bytes)) = self.session.tables.foreign.resident(owner, id) else { return Ok(()) };
+        if bytes != block.len {
             return Err(Reject::Malformed("resident memory has another size"));
         }
         // SAFETY: the library keeps `bytes` bytes there as long as the object, as the specification says, and this call
         // uses the object. The block was range-checked; `copy`, because both may be the same memory.
-        unsafe { std::ptr::copy(block.ptr, std::ptr::with_exposed_provenance_mut(memory.address), memory.bytes) };
+        unsafe { std::ptr::copy(block.ptr, std::ptr::with_exposed_provenance_mut(address), bytes) };
         if writes {
-            let used = UsedResident { from: memory.address, to: block.ptr, offset, bytes: memory.bytes };
+            let used = UsedResident { from: address, to: block.ptr, offset, bytes };
             self.effects.rare.residents.push(used);
         }
         Ok(())

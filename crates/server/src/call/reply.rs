@@ -308,7 +308,7 @@ impl Call {
             if ready.is_some() {
                 self.later(DeferredOutput { until: ready, delivery: None, copy: None, keep: None });
             }
-            self.session.tables.mappings.in_arena(1);
+            self.session.tables.foreign.in_arena(1);
             self.reply.body.word(mapped::IN_ARENA);
             return self.reply.body.word(offset);
         }
@@ -321,7 +321,7 @@ impl Call {
         if p.is_null() {
             return self.reply.body.word(0);
         }
-        match self.session.tables.mappings.add(p, n, ready) {
+        match self.session.tables.foreign.map(p, n, ready) {
             Some(id) => {
                 self.reply.body.word(mapped::ELSEWHERE);
                 self.reply.body.word(id);

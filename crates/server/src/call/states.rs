@@ -13,11 +13,11 @@ use crate::tables::versions::Versions;
 
 impl Call {
     fn end_state(&self, id: u64) {
-        self.session.tables.states.remove(id).into_iter().for_each(|state| self.return_charges(&state));
+        self.session.tables.foreign.end_state(id).into_iter().for_each(|state| self.return_charges(&state));
     }
 
     fn retire_state(&self, id: u64) {
-        self.session.tables.states.retire(id).into_iter().for_each(|state| self.return_charges(&state));
+        self.session.tables.foreign.retire_state(id).into_iter().for_each(|state| self.return_charges(&state));
     }
 
     fn return_charges(&self, state: &State) {
@@ -39,10 +39,10 @@ impl Call {
 
     fn new_state(&mut self, kind: u32, bytes: usize, copies: bool) -> Result<UsedState, Reject> {
         self.retire_named()?;
-        let Some(state) = self.session.tables.states.new_state(kind, bytes, copies, 0) else {
-            return Err(self.too_many());
-        };
-        Ok(UsedState { made: true, ..UsedState::new(self.session.tables.states.enter(&state), state) })
+        let foreign = &self.session.tables.foreign;
+        let state = foreign.new_state(kind, bytes, copies, 0).ok_or_else(|| self.too_many())?;
+        let id = foreign.enter_state(&state).ok_or_else(|| self.too_many())?;
+        Ok(UsedState { made: true, ..UsedState::new(id, state) })
     }
 
     fn too_many(&self) -> Reject {
@@ -54,7 +54,7 @@ impl Call {
         let (id, version) = (self.word()?, self.word()?);
         let copied = copies && self.word()? == COPIED;
         // An honest guest asks for one that is gone after a fork, or after its memory was used again.
-        let found = self.session.tables.states.get(kind, id).filter(|(state, _)| state.memory.len() >= bytes);
+        let found = self.session.tables.foreign.state(kind, id).filter(|(state, _)| state.memory.len() >= bytes);
         let (state, retired) = found.ok_or(Reject::Refused)?;
         if state.busy.swap(true, Ordering::Acquire) {
             self.session
@@ -74,7 +74,7 @@ impl Call {
             self.retire_named()?;
         }
         if copies {
-            self.session.tables.states.make_room_for_versions(&used.state);
+            self.session.tables.foreign.make_room_for_versions(&used.state);
             used.state.keep_version();
         }
         Ok(used)
@@ -121,13 +121,13 @@ impl Call {
             self.session.accounts.charge(self.request.header.function, item as usize, bytes as u64)?;
             holding.add(item as usize, bytes as u64);
         }
-        let Some(memory) = self.session.tables.states.new_memory(bytes) else {
+        let Some(memory) = self.session.tables.foreign.new_state_memory(bytes) else {
             self.session.accounts.settle(&mut holding);
             return Err(Reject::Refused);
         };
         let start = memory.start;
         let born = state.version.load(Ordering::Acquire) + 1;
-        let versions = state.versions.is_some().then(|| self.session.tables.states.new_versions(born));
+        let versions = state.versions.is_some().then(|| self.session.tables.foreign.new_versions(born));
         let holding = Mutex::new(holding);
         scratch.push(ScratchMember { member, address, bytes, memory, resource, holding, adopted: false, versions });
         Ok(start)
@@ -214,10 +214,8 @@ impl Call {
         let versions = original.versions.as_ref().ok_or(Reject::Refused)?;
         let content = content_of(&original.memory, &lock(versions), now, version);
         let Ok(Some(content)) = content else { return Err(self.forgotten()) };
-        let states = &self.session.tables.states;
-        let Some(state) = states.new_state(original.kind, content.len(), true, version) else {
-            return Err(self.too_many());
-        };
+        let foreign = &self.session.tables.foreign;
+        let state = foreign.new_state(original.kind, content.len(), true, version).ok_or_else(|| self.too_many())?;
         fill(&state.memory, &content);
         let mut holding = Charges::default();
         let price = lock(&original.price).clone();
@@ -233,7 +231,10 @@ impl Call {
         }
         *lock(&state.price) = price;
         *lock(&state.holding) = holding;
-        let id = self.session.tables.states.enter(&state);
+        let Some(id) = foreign.enter_state(&state) else {
+            self.return_charges(&state);
+            return Err(self.too_many());
+        };
         Ok(UsedState { copied: true, ..UsedState::new(id, state) })
     }
 
@@ -278,7 +279,7 @@ impl Call {
         let mut holding = Charges::default();
         let price = member.resource.map(|item| (item as usize, member.bytes as u64));
         self.charge_all(price.as_slice(), &mut holding)?;
-        let Some(memory) = self.session.tables.states.new_memory(content.len()) else {
+        let Some(memory) = self.session.tables.foreign.new_state_memory(content.len()) else {
             self.session.accounts.settle(&mut holding);
             return Err(self.too_many());
         };
@@ -291,7 +292,7 @@ impl Call {
             resource: member.resource,
             holding: Mutex::new(holding),
             adopted: true,
-            versions: Some(self.session.tables.states.new_versions(version)),
+            versions: Some(self.session.tables.foreign.new_versions(version)),
         })
     }
 }

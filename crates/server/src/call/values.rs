@@ -13,8 +13,6 @@ use crate::api::Reject;
 use crate::callbacks::closures::{ClosureKey, ClosureLifetime};
 use crate::lane::devices::Admission;
 use crate::session::config::MAX_SCRATCH;
-use crate::tables::freed::Freeing;
-use crate::tables::residents::UsedResident;
 use crate::tables::scratch::Scratch;
 use crate::tables::states::UsedState;
 
@@ -185,6 +183,14 @@ per_call! {
     }
 }
 
+/// Resident memory that a call may change: from the library's address to the block.
+pub(crate) struct UsedResident {
+    pub from: usize,
+    pub to: *mut u8,
+    pub offset: u64,
+    pub bytes: usize,
+}
+
 per_call! {
     /// Effects that few calls have.
     pub(crate) struct RareEffects {
@@ -193,8 +199,8 @@ per_call! {
         pub states: Vec<UsedState>,
         /// Pointers that the library may advance, and by how many bytes.
         pub cursors: Vec<(usize, usize)>,
-        /// Memory of the library's that it frees.
-        pub freeing: Vec<Freeing>,
+        /// Ids of the library's memory that it frees.
+        pub freeing: Vec<u64>,
         /// Memory of the library's that it may change.
         pub residents: Vec<UsedResident>,
         pub on_success: OnSuccess,

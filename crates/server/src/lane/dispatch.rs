@@ -176,8 +176,8 @@ fn end_closures(call: &mut Call, success: bool) {
 /// What the call was to unmap stays mapped.
 #[inline(never)]
 fn keep_mapped(call: &mut Call) {
-    let (unmapped, mappings) = (&call.effects.rare.on_success.unmapped, &call.session.tables.mappings);
-    unmapped.iter().filter_map(|id| mappings.get(*id)).for_each(|mapping| mapping.end_unmapping());
+    let (unmapped, foreign) = (&call.effects.rare.on_success.unmapped, &call.session.tables.foreign);
+    unmapped.iter().for_each(|id| foreign.keep(*id));
 }
 
 /// What the call noted for its success takes place.
@@ -189,12 +189,12 @@ fn commit_rare(call: &mut Call) {
     for (resource, amount) in &noted.uncharged {
         session.uncharge(*resource, *amount, used.iter().map(|h| h.id));
     }
-    for until in noted.unmapped.iter().filter_map(|id| session.tables.mappings.remove(*id)?.ready) {
+    for until in noted.unmapped.iter().filter_map(|id| session.tables.foreign.end(*id)?.ready) {
         // The content was never asked for; its poll still has to be asked until it says yes.
         session.finish_later(DeferredOutput { until: Some(until), delivery: None, copy: None, keep: None });
     }
     if noted.unmapped_in_arena > 0 {
-        session.tables.mappings.in_arena(-noted.unmapped_in_arena);
+        session.tables.foreign.in_arena(-noted.unmapped_in_arena);
     }
     if !session.tables.memory.is_shared() {
         call.reply.regions.extend_from_slice(&noted.copied_back);

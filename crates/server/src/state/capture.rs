@@ -13,7 +13,6 @@ use crate::callbacks::closures::ClosureLifetime;
 use crate::handles::image::LiveObject;
 use crate::session::Session;
 use crate::state::object_log::LoggedState;
-use crate::tables::library_memory::LibraryMemory;
 
 /// The type of an id that the session's own table issued.
 const UNKNOWN_TYPE: HandleTypeInfo = HandleTypeInfo::plain("?", 8);
@@ -101,12 +100,8 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
     busy(session.calls.deferred_ends.any() || session.objects.holds_back(), "objects are about to end")?;
-    let is_lost = |memory: LibraryMemory| !memory.word().is_some_and(|word| kept.log.makes(word));
-    let residents = session.tables.residents.all();
-    busy(session.tables.freed.lent().into_iter().any(is_lost), "the application has memory of the library's to free")?;
-    busy(session.tables.states.any(), "the library's part of structs of the application lies in this process")?;
-    busy(session.tables.mappings.are_more_than(residents.len()), "memory of the library is mapped")?;
-    busy(residents.into_iter().any(is_lost), "the application uses memory of the library's")
+    let stays = session.tables.foreign.stays(|word| kept.log.makes(word));
+    stays.map_or(Ok(()), |what| Err(NotMovable::Busy { what }))
 }
 
 fn check_objects(session: &Session, kept: &LoggedState, objects: &[LiveObject]) -> Result<(), NotMovable> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aviary_state::{Record, Store};
 
-use crate::tables::library_memory::MemoryAgain;
+use crate::tables::foreign::logged::MemoryAgain;
 
 /// The record of a call that is made again.
 pub(crate) struct ReplayedCall {
@@ -13,7 +13,7 @@ pub(crate) struct ReplayedCall {
     store: Arc<Store>,
     ids: Arc<BTreeMap<(u32, String), u64>>,
     callbacks: VecDeque<u64>,
-    /// Memory of the library's that the guest knows by numbers.
+    /// Foreign memory that it gives out.
     pub memory: MemoryAgain,
     /// Values that have to be the recorded ones.
     pub found: Vec<u64>,

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 
 use crate::api::Poll;
 use crate::session::config::{MAX_LATE, MAX_LATE_BYTES};
-use crate::tables::mappings::{MappingState, SharedMappingState};
+use crate::tables::foreign::Readable;
 
 /// The block at this arena offset is final; so many bytes of it go to the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,20 +24,20 @@ pub struct DeferredCopy {
     pub from: *const u8,
     pub to: *mut u8,
     pub bytes: usize,
-    /// The mapping that `from` is in: nothing is copied once that ends.
-    pub mapping: Option<SharedMappingState>,
+    /// Of the memory that `from` is in: nothing is copied once that ends.
+    pub readable: Option<Readable>,
 }
 
 impl DeferredCopy {
     fn run(&self) {
-        let state = self.mapping.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner));
-        if state.as_deref() == Some(&MappingState::Unmapping) {
-            return;
+        // SAFETY: `from` is vendor memory of at least `bytes` bytes as long as it is readable, which it is during the copy
+        // (its poll says that its content is valid); `to` was range-checked against the arena, which is never unmapped while
+        // entries are pending. The guest may write the block during the copy: it would garble its own data only.
+        let copy = || unsafe { std::ptr::copy(self.from, self.to, self.bytes) };
+        match &self.readable {
+            Some(readable) => readable.copy_if_readable(copy),
+            None => copy(),
         }
-        // SAFETY: `from` is vendor memory of at least `bytes` bytes for as long as it is mapped, which it is while the
-        // state is held (its poll says that it is readable now); `to` was range-checked against the arena, which is never
-        // unmapped while entries are pending. The guest may write the block meanwhile: it would garble its own data only.
-        unsafe { std::ptr::copy(self.from, self.to, self.bytes) };
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
     fn final_output_is_delivered_next_and_copied() {
         let late = DeferredOutputs::default();
         let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
-        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, mapping: None };
+        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, readable: None };
         assert!(late.add(DeferredOutput { until: None, delivery: None, copy: Some(copy), keep: None }));
         let mut out = Vec::new();
         assert_eq!(late.collect(&mut out), 0);
@@ -309,11 +309,12 @@ mod tests {
     fn content_of_an_ended_mapping_is_not_copied() {
         let late = DeferredOutputs::default();
         let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
-        let state = SharedMappingState::new(MappingState::Mapped.into());
-        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, mapping: Some(state.clone()) };
+        let readable = Readable::default();
+        let copy =
+            DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, readable: Some(readable.clone()) };
         let delivery = Some(Delivery { offset: 64, bytes: 3 });
         assert!(late.add(DeferredOutput { until: None, delivery, copy: Some(copy), keep: None }));
-        *state.lock().unwrap() = MappingState::Unmapping;
+        readable.set(false);
         let mut out = Vec::new();
         assert_eq!(late.collect(&mut out), 1, "the guest learns that its block is free");
         assert_eq!(to, [0; 3]);

@@ -4,20 +4,20 @@
 //! used for something else. The guest names it by an id; members that the application sees cross with each call.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aviary_gate::Charges;
 
-use crate::session::config::{MAX_STATE_BYTES, MAX_STATES, MAX_VERSIONS_BYTES};
+use crate::session::config::MAX_STATE_BYTES;
 use crate::tables::versions::Versions;
 
 /// Of structs and scratch memory: those with vector registers in them ask for as much.
 pub(crate) const STATE_ALIGN: usize = 64;
-/// States whose struct has gone.
-const MAX_RETIRED: usize = 32;
-const MAX_RETIRED_BYTES: usize = 16 << 20;
+
+/// States whose struct has ended.
+pub(crate) const MAX_RETIRED: usize = 32;
+pub(crate) const MAX_RETIRED_BYTES: usize = 16 << 20;
 
 /// Zeroed memory that counts towards what a session's states may have.
 pub(crate) struct StateMemory {
@@ -114,149 +114,15 @@ impl State {
     }
 }
 
-/// The states of a session.
+/// What the states of a session have together.
 #[derive(Default)]
-pub struct States {
-    live: Mutex<LiveStates>,
-    /// Bytes that they have together.
-    pub(crate) taken: Arc<AtomicUsize>,
+pub(crate) struct StateBudget {
+    /// Bytes of their memory.
+    pub taken: Arc<AtomicUsize>,
     /// Bytes of their earlier contents.
-    versions: Arc<AtomicUsize>,
+    pub versions: Arc<AtomicUsize>,
     /// Calls that have worked on states with earlier contents.
-    calls: AtomicU64,
-}
-
-#[derive(Default)]
-struct LiveStates {
-    by_id: HashMap<u64, Arc<State>>,
-    last_id: u64,
-    /// Those whose struct has gone, and of which there may be a copy that no call has named yet; the oldest first.
-    retired: VecDeque<Retired>,
-}
-
-#[derive(Clone, Copy)]
-struct Retired {
-    id: u64,
-    bytes: usize,
-}
-
-impl LiveStates {
-    fn has_retired(&self, id: u64) -> bool {
-        self.retired.iter().any(|retired| retired.id == id)
-    }
-
-    /// They are charged to nobody.
-    fn has_too_many_retired(&self) -> bool {
-        let bytes: usize = self.retired.iter().map(|retired| retired.bytes).sum();
-        self.retired.len() > MAX_RETIRED || bytes > MAX_RETIRED_BYTES
-    }
-
-    fn drop_oldest_retired(&mut self) -> bool {
-        let oldest = self.retired.pop_front();
-        oldest.is_some_and(|retired| self.by_id.remove(&retired.id).is_some())
-    }
-}
-
-impl States {
-    fn live(&self) -> MutexGuard<'_, LiveStates> {
-        lock(&self.live)
-    }
-
-    /// A state that a call works on, with zeros. `copies`: earlier contents are kept from this version on.
-    pub(crate) fn new_state(&self, kind: u32, bytes: usize, copies: bool, version: u64) -> Option<Arc<State>> {
-        if self.live().by_id.len() >= MAX_STATES && !self.live().drop_oldest_retired() {
-            return None;
-        }
-        let memory = self.new_memory(bytes)?;
-        Some(Arc::new(State {
-            kind,
-            memory,
-            busy: AtomicBool::new(true),
-            scratch: Mutex::default(),
-            holding: Mutex::default(),
-            price: Mutex::default(),
-            version: AtomicU64::new(version),
-            used: AtomicU64::new(0),
-            versions: copies.then(|| Mutex::new(self.new_versions(version))),
-        }))
-    }
-
-    /// Makes room for earlier contents of a state that a call is about to change: those that were used longest ago give
-    /// theirs up, many at once, so that this is rare.
-    pub(crate) fn make_room_for_versions(&self, state: &State) {
-        state.used.store(self.calls.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let scratch: usize = lock(&state.scratch).iter().map(|member| member.memory.len()).sum();
-        if self.versions.load(Ordering::Acquire) + 2 * (state.memory.len() + scratch) <= MAX_VERSIONS_BYTES {
-            return;
-        }
-        let mut others: Vec<Arc<State>> = self.live().by_id.values().cloned().collect();
-        others.retain(|other| !std::ptr::eq(&**other, state) && other.versions.is_some());
-        others.sort_by_key(|other| other.used.load(Ordering::Relaxed));
-        for other in others {
-            if self.versions.load(Ordering::Acquire) <= MAX_VERSIONS_BYTES / 4 * 3 {
-                return;
-            }
-            other.versions.iter().for_each(|versions| lock(versions).forget());
-            lock(&other.scratch).iter_mut().flat_map(|member| &mut member.versions).for_each(Versions::forget);
-        }
-    }
-
-    pub(crate) fn new_versions(&self, born: u64) -> Versions {
-        Versions::new(born, &self.versions, MAX_VERSIONS_BYTES)
-    }
-
-    /// Memory for a state, for which the retired ones may go.
-    pub(crate) fn new_memory(&self, bytes: usize) -> Option<StateMemory> {
-        loop {
-            if let Some(memory) = StateMemory::new(bytes, &self.taken) {
-                return Some(memory);
-            }
-            if !self.live().drop_oldest_retired() {
-                return None;
-            }
-        }
-    }
-
-    pub(crate) fn enter(&self, state: &Arc<State>) -> u64 {
-        let mut live = self.live();
-        live.last_id += 1;
-        let id = live.last_id;
-        live.by_id.insert(id, state.clone());
-        id
-    }
-
-    /// The state, and whether its struct has gone.
-    pub(crate) fn get(&self, kind: u32, id: u64) -> Option<(Arc<State>, bool)> {
-        let live = self.live();
-        let state = live.by_id.get(&id).filter(|state| state.kind == kind).cloned()?;
-        Some((state, live.has_retired(id)))
-    }
-
-    /// True while there are some.
-    pub fn any(&self) -> bool {
-        let live = self.live();
-        live.by_id.len() > live.retired.len()
-    }
-
-    pub(crate) fn remove(&self, id: u64) -> Option<Arc<State>> {
-        let mut live = self.live();
-        live.retired.retain(|retired| retired.id != id);
-        live.by_id.remove(&id)
-    }
-
-    /// The struct has gone. A state of which there may be a copy stays for a while.
-    pub(crate) fn retire(&self, id: u64) -> Option<Arc<State>> {
-        let mut live = self.live();
-        let state = live.by_id.get(&id).cloned()?;
-        if state.versions.is_none() {
-            live.by_id.remove(&id);
-        } else if !live.has_retired(id) {
-            let bytes = state.memory.len() + lock(&state.scratch).iter().map(|s| s.memory.len()).sum::<usize>();
-            live.retired.push_back(Retired { id, bytes });
-            while live.has_too_many_retired() && live.drop_oldest_retired() {}
-        }
-        Some(state)
-    }
+    pub calls: AtomicU64,
 }
 
 /// A state that a call works on.

@@ -6,6 +6,7 @@ use crate::lane::devices::Devices;
 use crate::lane::dispatch::{Outcome, handler, run};
 use crate::lane::tests::session_of;
 use crate::session::Session;
+use crate::tables::foreign::ForeignTable;
 use aviary_control::Assignment;
 use aviary_wire::{Encoder, RequestHeader, kind};
 use proptest::prelude::*;
@@ -181,7 +182,7 @@ fn state_of_another_type_or_in_use_is_refused() {
     let id = guest.make(&[]).unwrap();
     assert_eq!(guest.call(3, &[id, 0]), None);
     assert_eq!(guest.call(USE, &with(0, NOTHING)), None);
-    let state = guest.session.tables.states.get(KIND, id).unwrap().0;
+    let state = guest.session.tables.foreign.state(KIND, id).unwrap().0;
     state.busy.store(true, Ordering::Release);
     assert_eq!(guest.call(USE, &with(id, NOTHING)), None);
     state.busy.store(false, Ordering::Release);
@@ -193,7 +194,7 @@ fn scratch_memory_stays_until_address_or_size_change_and_is_charged() {
     let mut guest = Guest::new(1000);
     let id = guest.make(&[]).unwrap();
     let at = |guest: &Guest| {
-        let state = guest.session.tables.states.get(KIND, id).unwrap().0;
+        let state = guest.session.tables.foreign.state(KIND, id).unwrap().0;
         lock(&state.scratch).first().map(|s| s.memory.start as usize)
     };
     assert!(guest.call(USE, &with(id, [5, 600, 0, 0, 0])).is_some());
@@ -209,12 +210,12 @@ fn scratch_memory_stays_until_address_or_size_change_and_is_charged() {
     assert!(guest.call(USE, &with(id, [0, 900, 0, 0, 0])).is_some());
     assert_eq!(guest.used(), 100);
     assert!(guest.call(END, &[id, 0]).is_some());
-    assert_eq!((guest.used(), guest.session.tables.states.taken.load(Ordering::Acquire)), (0, 0));
+    assert_eq!((guest.used(), guest.session.tables.foreign.states.taken.load(Ordering::Acquire)), (0, 0));
 }
 
 #[test]
 fn states_of_a_session_are_bounded() {
-    let states = States::default();
+    let states = ForeignTable::default();
     let large = MAX_STATE_BYTES - 4096;
     let one = states.new_state(KIND, large, false, 0).unwrap();
     assert!(states.new_state(KIND, 8192, false, 0).is_none());
@@ -250,13 +251,13 @@ proptest! {
                 USE => drop(guest.call(USE, &with(id, [address, bytes, 0, 0, 0]))),
                 _ => drop(guest.call(END, &[id, 0])),
             }
-            let live = guest.session.tables.states.live();
+            let table = guest.session.tables.foreign.table();
             let mut bytes = 0;
-            for state in live.by_id.values() {
+            for state in table.states() {
                 prop_assert!(!state.busy.load(Ordering::Acquire));
                 bytes += SIZE as u64 + lock(&state.scratch).iter().map(|s| s.bytes as u64).sum::<u64>();
             }
-            drop(live);
+            drop(table);
             prop_assert_eq!(guest.used(), bytes);
         }
     }
@@ -311,7 +312,7 @@ fn scratch_memory_is_copied_and_may_have_another_address() {
     let (_, with_scratch) = guest.count(before, false, 5, &[]).unwrap();
     assert_eq!(guest.used(), 116);
     let last_byte = |guest: &Guest, id| {
-        let state = guest.session.tables.states.get(KIND, id).unwrap().0;
+        let state = guest.session.tables.foreign.state(KIND, id).unwrap().0;
         let scratch = lock(&state.scratch);
         // SAFETY: memory of 16 bytes.
         scratch.first().map(|s| (s.address, unsafe { *s.memory.start.add(15) }))
@@ -346,9 +347,9 @@ fn states_whose_structs_have_gone_are_bounded() {
     for _ in 0..2 * MAX_RETIRED {
         last = guest.make_copied(&[last.0]).unwrap();
     }
-    assert_eq!(guest.session.tables.states.live().by_id.len(), MAX_RETIRED + 1);
+    assert_eq!(guest.session.tables.foreign.counts()[2], MAX_RETIRED + 1);
     assert_eq!(guest.count(first, true, 0, &[]), None);
-    assert!(guest.session.tables.states.any());
+    assert!(guest.session.tables.foreign.stays(|_| false).is_some());
     assert!(guest.call(END, &[last.0, 0]).is_some());
-    assert!(!guest.session.tables.states.any());
+    assert!(guest.session.tables.foreign.stays(|_| false).is_none());
 }
