@@ -218,7 +218,7 @@ impl Api {
     /// The function of this number is about to be called: copies that were to last until then end.
     pub fn ends_copies(&'static self, function: u32) {
         if let Some(c) = self.connection() {
-            c.objects.kept.function_called(function);
+            c.objects.foreign.function_called(function);
         }
     }
 

@@ -263,7 +263,7 @@ impl Call {
         if p.is_null() {
             return self.word(0);
         }
-        let Some(mapping) = connection.objects.mappings.find(p as usize) else {
+        let Some(mapping) = connection.objects.foreign.mapping(p as usize) else {
             match self.shared(p, 0) {
                 Some(offset) => {
                     self.word(1);
@@ -289,7 +289,7 @@ impl Call {
         } else {
             self.frame().encoder.buffer_null();
         }
-        self.frame().ends.push(End::Mapping { pointer: p as usize, id: mapping.id });
+        self.frame().ends.push(End::Foreign { address: p as usize, id: mapping.id });
     }
 
     /// Writes a function of the application that the server may call; `kind` numbers its signature. Returns the id of

@@ -27,7 +27,7 @@ pub use descriptor::{ApiDescriptor, CallbackFn, CallbackKind, Lost, Status};
 pub use handles::handle_type::{HandleType, Role};
 pub use handles::tables::VendorTable;
 pub use memory::overlaps::Overlaps;
-pub use objects::kept::Keep;
+pub use objects::foreign::Keep;
 #[doc(hidden)]
 pub use process::{ffi, trace};
 pub use reply::Reply;

@@ -20,7 +20,7 @@ use crate::lane::{Answer, ThreadLane};
 use crate::memory::block::Block;
 use crate::memory::deliveries::Pending;
 use crate::memory::outputs::{Output, OutputSource, write_back};
-use crate::objects::mappings::Mapping;
+use crate::objects::foreign::{Keep, Mapping};
 
 /// A call's reply. A malformed one reads as zeros and ends the connection.
 pub struct Reply {
@@ -311,7 +311,8 @@ impl Reply {
     pub fn owned(&mut self) -> *mut u8 {
         let connection = self.lane.connection;
         self.read(std::ptr::null_mut(), |d| {
-            Ok(d.optional_bytes()?.map_or(std::ptr::null_mut(), |data| connection.objects.interned.intern(data)))
+            Ok(d.optional_bytes()?
+                .map_or(std::ptr::null_mut(), |data| connection.objects.foreign.keep(data, Keep::Session, 0)))
         })
     }
 
@@ -331,7 +332,7 @@ impl Reply {
 
     /// Keeps an array of the library's as long as the session; the same content is kept once.
     pub fn keep(&self, bytes: &[u8]) -> *mut u8 {
-        self.lane.connection.objects.interned.intern(bytes)
+        self.lane.connection.objects.foreign.keep(bytes, Keep::Session, 0)
     }
 
     /// Passes over outputs that the reply leaves out, up to output number `next`.
@@ -372,9 +373,9 @@ impl Reply {
         };
         let Ok(place) = connection.memory.arena.pointer(block.offset, bytes) else { return std::ptr::null_mut() };
         let pointer = if at.is_null() { place } else { at };
-        connection.objects.mappings.add(pointer as usize, Mapping { id, block, bytes, at: at as usize, write });
+        connection.objects.foreign.map(pointer as usize, Mapping { id, block, bytes, at: at as usize, write });
         if read && self.fetch(id, block.offset, bytes, at).is_err() {
-            connection.objects.mappings.remove(pointer as usize, id);
+            connection.objects.foreign.end(pointer as usize, id);
             connection.deliveries.take(block.offset);
             return std::ptr::null_mut();
         }
@@ -435,14 +436,12 @@ impl Reply {
                         connection.objects.registries.forget(to);
                     }
                 }
-                End::Mapping { pointer, id } => {
-                    if let Some(mapping) = connection.objects.mappings.remove(pointer, id)
-                        && let Some(block) = connection.deliveries.abandon(mapping.block)
-                    {
+                End::Foreign { address, id } => {
+                    let block = connection.objects.foreign.end(address, id);
+                    if let Some(block) = block.and_then(|block| connection.deliveries.abandon(block)) {
                         connection.memory.blocks.free(block);
                     }
                 }
-                End::Freed { address } => connection.objects.kept.free(address),
                 End::Callback { id } => connection.callbacks.confirm(id),
             }
         }

@@ -11,9 +11,9 @@ impl Call {
             self.word(0);
             return true;
         }
-        let Some(id) = self.connection().objects.kept.find(address, groups) else { return false };
+        let Some(id) = self.connection().objects.foreign.freed(address, groups) else { return false };
         self.word(id);
-        self.ends(End::Freed { address });
+        self.ends(End::Foreign { address, id });
         true
     }
 }

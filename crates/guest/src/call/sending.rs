@@ -74,12 +74,10 @@ impl Call {
 fn end_mappings(connection: &Connection, frame: &mut Frame) {
     for end in frame.ends.drain(..) {
         match end {
-            End::Mapping { pointer, id } => {
-                if let Some(mapping) = connection.objects.mappings.remove(pointer, id) {
-                    frame.blocks.extend(connection.deliveries.abandon(mapping.block));
-                }
+            End::Foreign { address, id } => {
+                let block = connection.objects.foreign.end(address, id);
+                frame.blocks.extend(block.and_then(|block| connection.deliveries.abandon(block)));
             }
-            End::Freed { address } => connection.objects.kept.free(address),
             End::Shadow { .. } | End::Callback { .. } => {}
         }
     }

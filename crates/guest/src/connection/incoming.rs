@@ -7,7 +7,7 @@ use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_MES
 
 use crate::handles::Handles;
 use crate::handles::handle_type::Role;
-use crate::objects::interned::units;
+use crate::objects::foreign::units;
 use crate::process::log;
 
 /// A function of the application that can be called back.

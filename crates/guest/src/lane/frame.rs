@@ -15,10 +15,8 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 pub(crate) enum End {
     /// Copy what has changed in the shadow back. `before`: its content is in [`Frame::before`], not with the shadow.
     Shadow { to: *mut u8, bytes: usize, offset: u64, before: Option<usize>, end: bool },
-    /// Ends the mapping.
-    Mapping { pointer: usize, id: u64 },
-    /// The application has freed the copy at this address.
-    Freed { address: usize },
+    /// The application has freed or unmapped what is at the address.
+    Foreign { address: usize, id: u64 },
     /// The application waits for this callback, which is called at most once.
     Callback { id: u64 },
 }

@@ -2,16 +2,15 @@
 
 use super::Reply;
 use crate::connection::Connection;
-use crate::objects::kept::Keep;
+use crate::objects::foreign::Keep;
 
 /// The address of a copy of `bytes`. `id`: under which the server frees the original, 0 if it will not.
-fn keep(connection: &Connection, bytes: &[u8], keep: Keep, id: u64) -> *mut u8 {
-    match keep {
-        Keep::Object(value) if connection.handles.is_handle(value) => connection.objects.kept.own(value, bytes),
-        Keep::Until(function) => connection.objects.kept.hold_until(function, bytes),
-        Keep::Freed(group) if id != 0 => connection.objects.kept.lend(id, group, bytes),
-        Keep::Object(_) | Keep::Freed(_) => connection.objects.interned.intern(bytes),
-    }
+fn keep(connection: &Connection, bytes: &[u8], how: Keep, id: u64) -> *mut u8 {
+    let how = match how {
+        Keep::Object(value) if !connection.handles.is_handle(value) => Keep::Session,
+        how => how,
+    };
+    connection.objects.foreign.keep(bytes, how, id)
 }
 
 impl Reply {
