@@ -146,7 +146,7 @@ impl<'a> Lowering<'a> {
                 state: plan.state,
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
-            Kind::String => Operation::Text { output: plan.output, keeping: Keeping::of(&plan.lifetime) },
+            Kind::String => Operation::Text { output: plan.output, lifetime: plan.lifetime.clone() },
             Kind::Frees => Operation::Frees,
             Kind::Resident { bytes } => match &plan.lifetime {
                 Lifetime::Owned(owner) => Operation::Resident { bytes: bytes.clone(), owner: owner.clone() },
@@ -229,7 +229,7 @@ impl<'a> Lowering<'a> {
                 cursor,
                 history: buffer.history * buffer.element_type.size(),
                 align: buffer.align,
-                keeping: Keeping::of(&plan.lifetime),
+                lifetime: plan.lifetime.clone(),
             });
         }
         let mut element = element;
@@ -245,7 +245,7 @@ impl<'a> Lowering<'a> {
             element_type: buffer.element_type.clone(),
             makes: plan.allocate,
             ends: plan.deallocate,
-            keeping: Keeping::of(&plan.lifetime),
+            lifetime: plan.lifetime.clone(),
         })
     }
 

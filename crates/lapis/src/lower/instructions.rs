@@ -79,7 +79,7 @@ pub enum Operation {
     /// A NUL-terminated string. `output`: the library may have put one of its own there.
     Text {
         output: bool,
-        keeping: Keeping,
+        lifetime: Lifetime,
     },
     /// A pointer to bytes that need no translation.
     Bytes(Bytes),
@@ -201,7 +201,7 @@ pub struct Bytes {
     pub history: usize,
     /// The address is a multiple of this.
     pub align: usize,
-    pub keeping: Keeping,
+    pub lifetime: Lifetime,
 }
 
 #[derive(Debug, Clone)]
@@ -251,7 +251,7 @@ pub struct Elements {
     /// The call makes the state that is the element, or ends it.
     pub makes: bool,
     pub ends: bool,
-    pub keeping: Keeping,
+    pub lifetime: Lifetime,
 }
 
 impl Elements {
@@ -353,30 +353,6 @@ pub struct Overlapping {
     pub apart: Vec<usize>,
     /// The server works on a copy of memory that is named twice.
     pub private: bool,
-}
-
-/// How long the guest keeps its copy of memory that the library hands out.
-#[derive(Debug, Clone)]
-pub enum Keeping {
-    /// As long as the session; equal content once.
-    Session,
-    /// As long as that handle.
-    Owned(Expr),
-    /// Until the function of that name is called.
-    Until(String),
-    /// Until it is freed: index into [`crate::model::Model::freed`].
-    Freed(usize),
-}
-
-impl Keeping {
-    pub fn of(lifetime: &Lifetime) -> Keeping {
-        match lifetime {
-            Lifetime::Owned(owner) => Keeping::Owned(owner.clone()),
-            Lifetime::OwnedUntil(function) => Keeping::Until(function.name.clone()),
-            Lifetime::FreedBy(group) => Keeping::Freed(*group),
-            _ => Keeping::Session,
-        }
-    }
 }
 
 impl Instruction {

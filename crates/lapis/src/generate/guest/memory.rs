@@ -5,49 +5,49 @@ use crate::generate::expression::Context;
 use crate::generate::marshal::read;
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::{MemoryUse, SharedMemory};
+use crate::model::{Lifetime, MemoryUse, SharedMemory};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 impl Stub<'_> {
     /// How long a copy is kept; `None`: as long as the session.
-    fn keep(&self, keeping: &Keeping, cx: Context) -> Option<TokenStream> {
-        Some(match keeping {
-            Keeping::Session => return None,
-            Keeping::Owned(owner) => {
+    fn keep(&self, lifetime: &Lifetime, cx: Context) -> Option<TokenStream> {
+        Some(match lifetime {
+            Lifetime::Owned(owner) => {
                 let owner = cx.exact(owner);
                 quote!(aviary_guest::Keep::Object((#owner) as u64))
             }
-            Keeping::Until(function) => {
-                let id = self.model.functions.iter().position(|f| f.name == *function).unwrap_or(0) as u32;
+            Lifetime::OwnedUntil(function) => {
+                let id = self.model.functions.iter().position(|f| f.name == function.name).unwrap_or(0) as u32;
                 quote!(aviary_guest::Keep::Until(#id))
             }
-            Keeping::Freed(group) => {
+            Lifetime::FreedBy(group) => {
                 let group = *group as u32;
                 quote!(aviary_guest::Keep::Freed(#group))
             }
+            _ => return None,
         })
     }
 
     /// The address of the copy of a string.
-    pub(super) fn given_text(&self, keeping: &Keeping, cx: Context) -> TokenStream {
-        match self.keep(keeping, cx) {
+    pub(super) fn given_text(&self, lifetime: &Lifetime, cx: Context) -> TokenStream {
+        match self.keep(lifetime, cx) {
             None => quote!(reply.string(0) as usize as u64),
             Some(keep) => quote!(reply.given_bytes(#keep) as usize as u64),
         }
     }
 
     /// The address of the copy of plain data.
-    pub(super) fn given_data(&self, keeping: &Keeping, cx: Context) -> TokenStream {
-        match self.keep(keeping, cx) {
+    pub(super) fn given_data(&self, lifetime: &Lifetime, cx: Context) -> TokenStream {
+        match self.keep(lifetime, cx) {
             None => quote!(reply.owned() as usize as u64),
             Some(keep) => quote!(reply.given_bytes(#keep) as usize as u64),
         }
     }
 
     /// The address of the copy of an array whose elements have been translated.
-    pub(super) fn given_array(&self, keeping: &Keeping, cx: Context) -> TokenStream {
-        match self.keep(keeping, cx) {
+    pub(super) fn given_array(&self, lifetime: &Lifetime, cx: Context) -> TokenStream {
+        match self.keep(lifetime, cx) {
             None => quote!(reply.keep(&memory) as usize as u64),
             Some(keep) => quote!(reply.given_array(&memory, #keep) as usize as u64),
         }

@@ -86,7 +86,7 @@ impl Stub<'_> {
         let stride = types::size(elements.extent.stride);
         let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
         let body = element_loop(instruction.at, quote!(array), quote!(count), elements.extent.stride, inner);
-        let kept = self.given_array(&elements.keeping, cx);
+        let kept = self.given_array(&elements.lifetime, cx);
         quote!(match reply.given() {
             Some(count) => {
                 let mut memory = vec![0u8; count * #stride];
@@ -105,7 +105,7 @@ impl Stub<'_> {
             let out = matches!(b.mode, Mode::Copy { output: true, .. }).then(|| quote!(reply.out();));
             return quote!({ #moved #out });
         }
-        let given = write(instruction, self.given_data(&b.keeping, cx));
+        let given = write(instruction, self.given_data(&b.lifetime, cx));
         match b.mode {
             _ if !cx.both => unless_left(given, cx),
             Mode::Copy { output: true, .. } => {
@@ -132,7 +132,7 @@ impl Stub<'_> {
                 let (value, shape) = (read(instruction), shape(chain));
                 quote!(if reply.word() == 0 { reply.chain(#value as usize, #shape); })
             }
-            Operation::Text { keeping, .. } => unless_left(store(self.given_text(keeping, cx)), cx),
+            Operation::Text { lifetime, .. } => unless_left(store(self.given_text(lifetime, cx)), cx),
             Operation::Bytes(b) => self.reply_bytes(instruction, b, cx),
             Operation::Elements(e) if cx.both => self.reply_array(instruction, e, cx),
             Operation::Elements(e) => unless_left(store(self.given(instruction, e, cx)), cx),
@@ -207,8 +207,8 @@ impl Stub<'_> {
                 let (owned, shares) = (end_with(h, &quote!(value), cx), self.shares(h, &quote!(value), cx));
                 quote!({ let value = #taken.unwrap_or(0); #owned #shares value as #rust })
             }
-            Operation::Text { keeping, .. } => {
-                let given = self.given_text(keeping, cx);
+            Operation::Text { lifetime, .. } => {
+                let given = self.given_text(lifetime, cx);
                 quote!((#given as #rust))
             }
             Operation::Elements(e) => {
@@ -216,7 +216,7 @@ impl Stub<'_> {
                 quote!((#given as #rust))
             }
             Operation::Bytes(b) => {
-                let given = self.given_data(&b.keeping, cx);
+                let given = self.given_data(&b.lifetime, cx);
                 quote!((#given as #rust))
             }
             Operation::Resident { owner, .. } => {

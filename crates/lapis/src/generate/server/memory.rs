@@ -3,15 +3,15 @@
 use super::Handler;
 use crate::generate::expression::Context;
 use crate::lower::*;
-use crate::model::{Expr, MemoryUse};
+use crate::model::{Expr, Lifetime, MemoryUse};
 use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Handler<'_> {
     /// Behind the content of memory at `pointer`: the id under which the guest frees it.
-    pub(super) fn reply_freed(&self, keeping: &Keeping, pointer: TokenStream) -> TokenStream {
-        match keeping {
-            Keeping::Freed(group) => {
+    pub(super) fn reply_freed(&self, lifetime: &Lifetime, pointer: TokenStream) -> TokenStream {
+        match lifetime {
+            Lifetime::FreedBy(group) => {
                 let group = *group as u32;
                 quote!(call.reply_freed((#pointer) as usize, #group, ok);)
             }

@@ -157,7 +157,7 @@ impl Handler<'_> {
         let count = given_count(&elements.extent, elements.returned.as_ref(), quote!(pointer), cx);
         let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
         let body = element_loop(instruction.at, quote!(pointer), quote!(count), elements.extent.stride, inner);
-        let freed = self.reply_freed(&elements.keeping, quote!(pointer));
+        let freed = self.reply_freed(&elements.lifetime, quote!(pointer));
         quote!({
             let pointer = #pointer as usize;
             if pointer == 0 {
@@ -205,9 +205,9 @@ impl Handler<'_> {
                 let (passed, shape) = (read_passed(instruction), shape(chain));
                 self.reply_pointer(instruction, false, quote!(call.reply_chain(#passed as usize, #shape);), quote!())
             }
-            Operation::Text { output, keeping } => {
+            Operation::Text { output, lifetime } => {
                 let value = read(instruction);
-                let freed = self.reply_freed(keeping, value.clone());
+                let freed = self.reply_freed(lifetime, value.clone());
                 let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char); #freed);
                 if cx.both {
                     self.reply_pointer(instruction, *output, quote!(), given)
@@ -228,7 +228,7 @@ impl Handler<'_> {
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
                 let count = given_count(&b.extent, b.returned.as_ref(), value.clone(), cx);
-                let freed = self.reply_freed(&b.keeping, value.clone());
+                let freed = self.reply_freed(&b.lifetime, value.clone());
                 let given = quote!(call.reply_owned(#value as usize as *const u8, #count * #stride); #freed);
                 match b.mode {
                     _ if !cx.both => self.reply_own(instruction, given, cx),
@@ -341,15 +341,15 @@ impl Handler<'_> {
                 };
                 quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
             }
-            Operation::Text { keeping, .. } => {
-                let freed = self.reply_freed(keeping, quote!(ret));
+            Operation::Text { lifetime, .. } => {
+                let freed = self.reply_freed(lifetime, quote!(ret));
                 quote!(call.reply_string(ret as usize as *const std::ffi::c_char); #freed)
             }
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
             Operation::Bytes(b) => {
                 let (count, stride) =
                     (given_count(&b.extent, b.returned.as_ref(), quote!(ret), cx), types::size(b.extent.stride));
-                let freed = self.reply_freed(&b.keeping, quote!(ret));
+                let freed = self.reply_freed(&b.lifetime, quote!(ret));
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride); #freed)
             }
             Operation::Resident { bytes, owner } => self.reply_resident(quote!(ret), bytes, owner, cx),
