@@ -29,7 +29,7 @@ void *nvml_memory_info_function(void) {
 }
 
 static nvmlReturn_t memory_info_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
-    nvmlReturn_t result = nvmlDeviceGetMemoryInfo_v2(device, memory);
+    nvmlReturn_t result = nvml_memory_info_v2(device, memory);
     /* Memory that the driver keeps is not the tenant's. */
     if (result == NVML_SUCCESS && show(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;

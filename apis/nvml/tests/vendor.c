@@ -60,6 +60,10 @@ nvmlReturn_t nvmlInit_v2(void) {
     initialized++;
     return NVML_SUCCESS;
 }
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+    (void)flags;
+    return nvmlInit_v2();
+}
 nvmlReturn_t nvmlShutdown(void) {
     if (!initialized)
         return NVML_ERROR_UNINITIALIZED;
