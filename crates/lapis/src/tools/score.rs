@@ -6,7 +6,7 @@ use crate::load::{Headers, Options, read_headers};
 use crate::syntax::ast::{FunctionItem, Item};
 use crate::syntax::diagnostics::Diagnostics;
 use crate::syntax::parser::Guess;
-use described::{Described, descriptions};
+use described::{Described, Descriptions, descriptions};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
@@ -98,7 +98,7 @@ fn compare(guessed: &FunctionItem, finished: &FunctionItem, guesses: &[Guess], r
     }
     for described in &own.found {
         let rule = rule_of(described, guesses);
-        let right = other.found.iter().any(|known| known.agrees(described));
+        let right = other.found.iter().any(|known| known.agrees(described)) && !loses_input(described, &own, &other);
         let tally = result.rules.entry(rule.clone()).or_default();
         if right {
             tally.right += 1;
@@ -122,6 +122,12 @@ fn compare(guessed: &FunctionItem, finished: &FunctionItem, guesses: &[Guess], r
             false => *result.lacking.entry(key.1.to_string()).or_default() += 1,
         }
     }
+}
+
+/// True of an `out` of a value that flows both ways: the input would be lost.
+fn loses_input(described: &Described, own: &Descriptions, other: &Descriptions) -> bool {
+    let flows_in = |all: &Descriptions| all.found.iter().any(|d| d.kind == "in" && d.place == described.place);
+    described.kind == "out" && flows_in(other) && !flows_in(own)
 }
 
 fn rule_of(described: &Described, guesses: &[Guess]) -> String {

@@ -1,6 +1,7 @@
 //! `init`, `coverage` and `diff`.
 
 use aviary_lapis::coverage::State;
+use aviary_lapis::init::Level;
 use aviary_lapis::{InitOptions, Options, coverage, diff, init, load};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,4 +140,33 @@ int g_say(const char *text);
     assert!(line("g_last_error(").contains("placeholder("));
     assert!(line("g_use(").ends_with("{ }"));
     assert!(line("g_say(").contains("in; string;"));
+}
+
+/// Handles that are names for `void *`, directions as comments spell them, definitions that the header needs, and `bool`.
+#[test]
+fn provisional_specification_says_what_the_header_says() {
+    const HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#ifdef H_MORE\ntypedef void *h_thing;\nh_thing h_create(int kind);\n\
+        int h_destroy(h_thing thing);\nint h_set(h_thing thing, bool on);\nint h_plain(void *memory);\n\
+        /** @param size [in,out] the room; what was written */\nint h_pack(h_thing thing, void *to, size_t *size);\n\
+        /** @param width pointer to an integer that will receive the width */\nint h_size(h_thing thing, int *width);\n#endif\n";
+    let folder = std::env::temp_dir().join(format!("aviary-init-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("h.h"), HEADER).unwrap();
+    let headers = Options { defines: vec!["H_MORE".into()], ..Options::default() };
+    let options = InitOptions { headers, level: Level::Guesses, library: None };
+    let text = init(&folder.join("h.h"), &options).unwrap();
+    for part in ["#define H_MORE 1\n", "type(h_thing) { handle; }", "argument(memory) { placeholder"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let size = text.lines().find(|line| line.contains("argument(size)")).unwrap();
+    assert!(size.contains("in; out;"), "{size}");
+    let width = text.lines().find(|line| line.contains("argument(width)")).unwrap();
+    assert!(width.contains("{ out; }"), "{width}");
+    let finished = "#define H_MORE\n#include \"h.h\"\napi(\"h\", \"0\", \"libh.so\");\ntype(h_thing) { handle; }\n\
+        h_set(h_thing thing, bool on) { }\n";
+    std::fs::write(folder.join("h.lapis"), finished).unwrap();
+    let loaded = load(&folder.join("h.lapis"), &Options::default());
+    let told = loaded.err().map(|wrong| wrong.to_string()).unwrap_or_default();
+    assert!(!told.contains("bool"), "{told}");
+    let _ = std::fs::remove_dir_all(&folder);
 }

@@ -52,6 +52,9 @@ impl Parser<'_> {
                 continue;
             } else if BUILT_IN.contains(&word) && !named {
                 words.push(word);
+            // A header may have a type of its own of this name.
+            } else if word == "bool" && words.is_empty() && !self.is_known_type(word) {
+                words.push("_Bool");
             } else if words.is_empty() {
                 words.push(word);
                 named = true;
@@ -185,7 +188,10 @@ enum Suffix {
 }
 
 pub(super) fn is_type_keyword(word: &str) -> bool {
-    BUILT_IN.contains(&word) || TAGS.contains(&word) || QUALIFIERS.contains(&word) || word == "_Atomic"
+    BUILT_IN.contains(&word)
+        || TAGS.contains(&word)
+        || QUALIFIERS.contains(&word)
+        || ["_Atomic", "bool"].contains(&word)
 }
 
 /// The usual spelling of a base type: `long unsigned` is `unsigned long`.

@@ -48,6 +48,12 @@ fn documented(comment: &str, name: &str) -> Option<Flow> {
         if text.starts_with(|c: char| c.is_alphanumeric() || c == '_') {
             continue;
         }
+        // Some write the mark behind the name.
+        let behind = text.trim_start_matches([' ', '\t', '-', ':']).strip_prefix('[').and_then(|r| r.split_once(']'));
+        let mark = match behind {
+            Some((behind, _)) if mark.is_empty() => behind.replace(' ', ""),
+            _ => mark,
+        };
         return match mark.as_str() {
             "in" => Some(Flow::In),
             "out" => Some(Flow::Out),
@@ -67,7 +73,12 @@ fn told(text: &str) -> Option<Flow> {
     if begins(&["returned"]) || begins(&["returns"]) || begins(&["reference", "in", "which", "to", "return"]) {
         return Some(Flow::Out);
     }
-    None
+    let says = |what: &[&str]| words.windows(what.len()).any(|window| window == what);
+    // "the room there is; on return the bytes that were written"
+    if says(&["on", "return"]) || says(&["on", "exit"]) || says(&["on", "output"]) {
+        return Some(Flow::Both);
+    }
+    says(&["will", "receive"]).then_some(Flow::Out)
 }
 
 /// `_In_`, `_Out_writes_(n)`, ... in the text of a declaration, parameter by parameter from the last one.
@@ -146,13 +157,18 @@ mod tests {
     #[test]
     fn comments_say_which_way_parameters_flow() {
         let comment = "/**\n * @param[in] a the source\n * \\param [out] ab the result\n * \\param pctx - Returned context handle\n \
-                       * @param info Reference in which to return it\n * @param x a number */";
+                       * @param info Reference in which to return it\n * @param x a number\n \
+                       * @param size [in,out] room\n * @param w pointer to an integer that will receive the width\n \
+                       * @param room the room of it; on return what was used */";
         let flow = |name| documented(comment, name);
         assert_eq!(flow("a"), Some(Flow::In));
         assert_eq!(flow("ab"), Some(Flow::Out));
         assert_eq!(flow("pctx"), Some(Flow::Out));
         assert_eq!(flow("info"), Some(Flow::Out));
         assert_eq!(flow("x"), None);
+        assert_eq!(flow("size"), Some(Flow::Both));
+        assert_eq!(flow("w"), Some(Flow::Out));
+        assert_eq!(flow("room"), Some(Flow::Both));
     }
 
     #[test]

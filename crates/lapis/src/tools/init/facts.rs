@@ -3,6 +3,7 @@
 use crate::header::{Header, HeaderFunction, Notes};
 use crate::model::{Signature, Type, TypeKind};
 use crate::resolve::{bare, canonical_name, constant_value};
+use crate::tools::init::endings::{Ending, ending};
 use crate::tools::init::gathered::{ApiFunction, FunctionTable, GatheredApi};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -166,6 +167,34 @@ pub fn handles(header: &Header, functions: &[ApiFunction]) -> Vec<(String, Strin
     for function in functions {
         let types = function.signature.parameters.iter().map(|(_, t)| t).chain([&function.signature.result]);
         types.for_each(|ty| note_handles(header, ty, &mut found));
+    }
+    for name in untyped_handles(functions) {
+        // Compared by its own name: a plain `void *` is none.
+        found.push((name.clone(), name));
+    }
+    found
+}
+
+/// A name for `void *`.
+pub fn is_untyped(ty: &Type) -> bool {
+    let named = !bare(&ty.spelling).contains('*');
+    named && matches!(&ty.kind, TypeKind::Pointer { to, constant: false } if matches!(to.kind, TypeKind::Void))
+}
+
+/// Names for `void *` that one function makes, and another ends: objects.
+fn untyped_handles(functions: &[ApiFunction]) -> Vec<String> {
+    let ends = |f: &ApiFunction| matches!(ending(f.name), Ending::Ends | Ending::Drops);
+    let mut found: Vec<String> = Vec::new();
+    for function in functions.iter().filter(|f| ends(f)) {
+        let Some((_, first)) = function.signature.parameters.first() else { continue };
+        let name = bare(&first.spelling);
+        let is = |ty: &Type| is_untyped(ty) && bare(&ty.spelling) == name;
+        let made = |f: &ApiFunction| {
+            is(&f.signature.result) || f.signature.parameters.iter().any(|(_, ty)| ty.pointee().is_some_and(is))
+        };
+        if is(first) && functions.iter().any(made) && found.iter().all(|known| known != name) {
+            found.push(name.to_string());
+        }
     }
     found
 }

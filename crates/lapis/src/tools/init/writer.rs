@@ -4,11 +4,11 @@ use crate::header::declarator::declare;
 use crate::load::quoted;
 use crate::model::{Signature, Type, TypeKind};
 use crate::names::{api_name_for, not_a_soname};
-use crate::resolve::canonical_name;
+use crate::resolve::{bare, canonical_name};
 use crate::syntax::parser::items::is_item;
 use crate::tools::init::endings::{Ending, ending};
 use crate::tools::init::evidence::evidence;
-use crate::tools::init::facts::{ErrorReporting, error_argument, error_type, handles, status_argument};
+use crate::tools::init::facts::{ErrorReporting, error_argument, error_type, handles, is_untyped, status_argument};
 use crate::tools::init::gathered::{ApiFunction, GatheredApi, InitOptions, Level};
 use crate::tools::init::rules::Likely;
 use crate::tools::init::subject::Subject;
@@ -88,6 +88,10 @@ impl<'a> Writer<'a> {
             self.line(
                 "// Every `guess` is likely and no more: check it, and leave its descriptors without the `guess`.",
             );
+        }
+        for define in &self.options.headers.defines {
+            let (name, value) = define.split_once('=').unwrap_or((define, "1"));
+            self.line(&format!("#define {name} {value}"));
         }
         self.line(&format!("#include {}", beside(path)));
         self.line("");
@@ -303,7 +307,9 @@ impl<'a> Writer<'a> {
             return false;
         }
         let name = canonical_name(self.api.header, ty);
-        self.handles.iter().any(|(canonical, _)| *canonical == name)
+        self.handles
+            .iter()
+            .any(|(canonical, spelled)| *canonical == name || is_untyped(ty) && *spelled == bare(&ty.spelling))
     }
 
     /// The facts known of a parameter; None: nothing needs to be said.
@@ -335,8 +341,8 @@ impl<'a> Writer<'a> {
             return None;
         }
         let what = match &ty.kind {
-            TypeKind::Pointer { .. } if is_text(ty) => {
-                "who owns the string? the library (`string`), or the application, which frees it with which function?"
+            TypeKind::Pointer { to, .. } if to.spelling.trim_start_matches("const ") == "char" => {
+                "who owns the string? the library (`string`), or the application, which frees it with which function (free())?"
             }
             TypeKind::Pointer { .. } => {
                 "what is returned? `handle`, `buffer(n)`, `mapped(n)`, `token`, `device_address`, `function_pointer(name)`, ..."
