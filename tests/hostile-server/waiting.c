@@ -158,7 +158,7 @@ static const char *source =
     "    global uint *st = (global uint *)(m + 80);\n"
     "    if (to == fd || sc(5, to, (long)st, 0) < 0 || (st[6] & 0170000) != 0140000) continue;\n"
     "    m[0] = 0; m[1] = 0; m[2] = (long)(m + 8); m[3] = 1; m[4] = (long)(m + 16); m[5] = 24; m[6] = 0; m[8] = (long)text; m[9] = length;\n"
-    "    m[16] = 20; m[17] = 1L | (1L << 32); fds[0] = fd; out[1] += sc(46, to, (long)m, 0x4040) > 0; if (to == 4) break;\n"
+    "    m[16] = 20; m[17] = 1L | (1L << 32); fds[0] = fd; out[1] += sc(46, to, (long)m, 0x4040) > 0;\n"
     "  }\n"
     "  sc(3, fd, 0, 0);\n"
     "}\n";
