@@ -145,12 +145,18 @@ impl Lane {
     fn serve(&self, call: &mut Call) -> Result<(), LaneEnded> {
         let (header, _) = RequestHeader::parse(&call.request.bytes).map_err(|e| LaneEnded::Broken(e.to_string()))?;
         add(&self.counters.bytes_in, call.request.bytes.len() as u64);
-        match header.kind {
+        // The lane also looks at objects between its calls: when a callback that it has sent returns its reference, or while it
+        // has nothing to do. No call ends on those.
+        let uses = &self.context.uses;
+        let outer = if self.nesting.get() == 0 { 0 } else { uses.len() };
+        let served = match header.kind {
             kind::CALL | kind::CALL_ASYNC => self.serve_call(call, header),
             kind::SYNC => self.serve_sync(header),
             kind::FETCH => self.serve_fetch(call, header),
             other => Err(LaneEnded::Broken(format!("a message of the unknown kind {other}"))),
-        }
+        };
+        uses.forget_from(outer);
+        served
     }
 
     #[inline(always)]

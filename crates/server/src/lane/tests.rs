@@ -92,6 +92,27 @@ fn session_with(
     })
 }
 
+/// Each object would keep its structure, and be in the list for as long as the lane lives.
+#[test]
+fn objects_that_a_lane_looks_at_between_calls_are_forgotten() {
+    let (lane, mut guest) = lane();
+    let (mut request, mut reply) = (Encoder::new(), Vec::new());
+    for id in 1..200 {
+        lane.context.uses.announce(id);
+        if id % 100 != 0 {
+            continue;
+        }
+        request.start();
+        request.word(id);
+        request.word(1);
+        let header = RequestHeader { kind: kind::CALL, serial: id, ..Default::default() };
+        guest.send(request.finish_request(header), &[]).unwrap();
+        assert!(lane.serve_next().is_ok());
+        guest.receive(&mut reply).unwrap();
+        assert!(lane.context.uses.is_empty());
+    }
+}
+
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.
 #[test]
 #[ignore = "a measurement"]
