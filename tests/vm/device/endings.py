@@ -13,7 +13,8 @@ HOLD = "AVIARY_PIN=0 /opt/testapi/hold 600 >/tmp/held 2>&1 &"
 def hold(world, name):
     """A process in a VM that calls all the time, and how it ends."""
     vm = world.vm(name).wait_for_boot()
-    vm.expect("rm -f /tmp/held; " + HOLD)
+    # The program in the background creates it a moment later than the shell answers.
+    vm.expect(": >/tmp/held; " + HOLD)
     wait_until(HANG, "hold has attached", lambda: "holding" in vm.expect("cat /tmp/held"))
     return vm, world.wait_for_session(vm=name, program="hold")
 
