@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -19,6 +20,9 @@ use crate::walls::Walls;
 const MAX_REPORT_BYTES: u64 = 4096;
 /// The last line of the report of a process that is in a sandbox.
 const DONE: &str = "done";
+/// How often each kind of walls is tried, and the time between: the kernel counts namespaces that have ended for a moment longer.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// {0}
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
@@ -44,7 +48,7 @@ pub fn try_here(homes: &Path) -> Result<Found, NoSandbox> {
     let is_root = rustix::process::geteuid().is_root();
     let namespaces = if is_root { Walls::Namespaces } else { Walls::UserNamespace };
     for walls in [namespaces, Walls::Landlock] {
-        match try_walls(walls, homes) {
+        match try_repeatedly(|| try_walls(walls, homes), std::thread::sleep) {
             Ok(mut weaknesses) => {
                 weaknesses.extend(reasons);
                 return Ok(Found { walls, weaknesses });
@@ -53,6 +57,21 @@ pub fn try_here(homes: &Path) -> Result<Found, NoSandbox> {
         }
     }
     Err(NoSandbox(reasons.join("; ")))
+}
+
+/// The first success of some attempts, or the last failure: for want of something that passes, namespaces of other processes for
+/// instance, a node would go without them for its whole life.
+fn try_repeatedly<T>(
+    mut attempt: impl FnMut() -> Result<T, NoSandbox>,
+    pause: impl Fn(Duration),
+) -> Result<T, NoSandbox> {
+    for _ in 1..ATTEMPTS {
+        if let Ok(found) = attempt() {
+            return Ok(found);
+        }
+        pause(PAUSE);
+    }
+    attempt()
 }
 
 fn try_walls(walls: Walls, homes: &Path) -> Result<Vec<String>, NoSandbox> {
@@ -148,5 +167,24 @@ fn judge(read: OwnedFd, child: u32) -> Result<Vec<String>, NoSandbox> {
             Err(NoSandbox(format!("a process in a sandbox ended with status {status:#x} before it reported success")))
         }
         None => Err(NoSandbox(report)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walls_that_fail_once_are_tried_again() {
+        let after = |failures: u32| {
+            let mut tried = 0;
+            let attempt = || {
+                tried += 1;
+                if tried > failures { Ok(tried) } else { Err(NoSandbox(format!("failure {tried}"))) }
+            };
+            try_repeatedly(attempt, |_| {}).map_err(|error| error.to_string())
+        };
+        assert_eq!((after(0), after(2)), (Ok(1), Ok(3)));
+        assert_eq!(after(3), Err("failure 3".into()));
     }
 }
