@@ -320,7 +320,7 @@ mod tests {
         let command = ApiServerCommand {
             program: "/bin/sh".into(),
             arguments: vec!["-c".into(), "sleep 60".into()],
-            environment: Vec::new(),
+            environment: vec![("SHOWN".into(), "1".into())],
             fixed_addresses,
         };
         let server = ApiServer::spawn(&command, None, &Aside::default()).unwrap();
