@@ -1,50 +1,12 @@
 /* Models whose weights are in other files (external_model.py): what is equal natively and remotely.
  *   external FOLDER COUNT [FILE...]     FOLDER/model.onnx, of COUNT elements; files that are no models */
-#include <stdlib.h>
-
-#include "check.h"
-#include "onnxruntime_c_api.h"
-
-static const OrtApi *api;
-static OrtEnv *env;
-
-/* Prints the code of a status, which is released, and whether its text names the file. */
-static int told(const char *what, OrtStatus *status, const char *file) {
-    int code = status ? (int)api->GetErrorCode(status) : 0;
-    printf("%s: %d%s\n", what, code, status && file && strstr(api->GetErrorMessage(status), file) ? ", names the file" : "");
-    if (status)
-        api->ReleaseStatus(status);
-    return code;
-}
+#include "models.h"
 
 /* Prints the code and the text of a status, which is released. */
 static void whole(const char *what, OrtStatus *status) {
     printf("%s: %d %s\n", what, status ? (int)api->GetErrorCode(status) : 0, status ? api->GetErrorMessage(status) : "");
     if (status)
         api->ReleaseStatus(status);
-}
-
-/* Runs the session and prints the sum of what comes out. */
-static void run(const char *what, OrtSession *session, int64_t count) {
-    const char *const inputs[] = {"in"}, *const outputs[] = {"out"};
-    float *numbers = calloc((size_t)count, sizeof *numbers), *results = NULL;
-    OrtMemoryInfo *memory = NULL;
-    OrtValue *in = NULL, *out = NULL;
-    told("memory", api->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory), NULL);
-    told("input", api->CreateTensorWithDataAsOrtValue(memory, numbers, (size_t)count * sizeof *numbers, &count, 1,
-                                                      ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &in), NULL);
-    const OrtValue *const values[] = {in};
-    if (told(what, api->Run(session, NULL, inputs, values, 1, outputs, 1, &out), NULL) == 0) {
-        double sum = 0;
-        told("output", api->GetTensorMutableData(out, (void **)&results), NULL);
-        for (int64_t n = 0; n < count; n++)
-            sum += (double)results[n] * (double)(n % 7);
-        printf("%s: %.3f\n", what, sum);
-    }
-    api->ReleaseValue(out);
-    api->ReleaseValue(in);
-    api->ReleaseMemoryInfo(memory);
-    free(numbers);
 }
 
 static void *read_file(const char *path, size_t *size) {
@@ -72,7 +34,7 @@ int main(int count, char **arguments) {
     told("options", api->CreateSessionOptions(&options), NULL);
 
     if (told("file", api->CreateSession(env, path, options, &session), NULL) == 0)
-        run("file", session, elements);
+        run_session("file", "file", session, elements);
     api->ReleaseSession(session);
     session = NULL;
 
@@ -81,7 +43,7 @@ int main(int count, char **arguments) {
     told("array without a folder", api->CreateSessionFromArray(env, model, size, options, &session), "w.bin");
     told("folder", api->AddSessionConfigEntry(options, "session.model_external_initializers_file_folder_path", folder), NULL);
     if (told("array", api->CreateSessionFromArray(env, model, size, options, &session), NULL) == 0)
-        run("array", session, elements);
+        run_session("array", "array", session, elements);
     api->ReleaseSession(session);
     session = NULL;
 
@@ -93,7 +55,7 @@ int main(int count, char **arguments) {
     session = NULL;
     told("no more", api->SetOptimizedModelFilePath(options, ""), NULL);
     if (told("optimized", api->CreateSession(env, path, options, &session), NULL) == 0)
-        run("optimized", session, elements);
+        run_session("optimized", "optimized", session, elements);
     api->ReleaseSession(session);
     session = NULL;
     CHECK_EQ(remove(path), 0);

@@ -1,25 +1,12 @@
 /* Files that a session writes, and weights of nested graphs (external_model.py): what is equal natively and remotely.
  *   files FOLDER COUNT     FOLDER/model.onnx and FOLDER/nested.onnx, of COUNT elements */
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "onnxruntime_c_api.h"
+#include "models.h"
 
-static const OrtApi *api;
-static OrtEnv *env;
 static const char *folder;
 static int64_t count;
-
-/* Prints the code of a status, which is released, and whether its text names the file. */
-static int told(const char *what, OrtStatus *status, const char *file) {
-    int code = status ? (int)api->GetErrorCode(status) : 0;
-    printf("%s: %d%s\n", what, code, status && file && strstr(api->GetErrorMessage(status), file) ? ", names the file" : "");
-    if (status)
-        api->ReleaseStatus(status);
-    return code;
-}
 
 static const char *in_folder(const char *name) {
     static char paths[4][4096];
@@ -36,28 +23,10 @@ static long size_of(const char *path) {
 
 /* Makes a session, runs it and prints the sum of what comes out. */
 static OrtSession *session_of(const char *what, const char *path, const OrtSessionOptions *options, const char *file) {
-    const char *const inputs[] = {"in"}, *const outputs[] = {"out"};
     OrtSession *session = NULL;
     if (told(what, api->CreateSession(env, path, options, &session), file))
         return NULL;
-    float *numbers = calloc((size_t)count, sizeof *numbers), *results = NULL;
-    OrtMemoryInfo *memory = NULL;
-    OrtValue *in = NULL, *out = NULL;
-    told("memory", api->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &memory), NULL);
-    told("input", api->CreateTensorWithDataAsOrtValue(memory, numbers, (size_t)count * sizeof *numbers, &count, 1,
-                                                      ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, &in), NULL);
-    const OrtValue *const values[] = {in};
-    if (told("run", api->Run(session, NULL, inputs, values, 1, outputs, 1, &out), NULL) == 0) {
-        double sum = 0;
-        told("output", api->GetTensorMutableData(out, (void **)&results), NULL);
-        for (int64_t n = 0; n < count; n++)
-            sum += (double)results[n] * (double)(n % 7);
-        printf("%s: %.3f\n", what, sum);
-    }
-    api->ReleaseValue(out);
-    api->ReleaseValue(in);
-    api->ReleaseMemoryInfo(memory);
-    free(numbers);
+    run_session("run", what, session, count);
     return session;
 }
 
