@@ -338,6 +338,11 @@ impl Gateway {
         matches!(poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)), Ok(0))
     }
 
+    /// It has a session, or is about to have one, and ends with its API server.
+    pub fn serves(&self) -> bool {
+        self.guest.is_some()
+    }
+
     pub fn end(&self) {
         let _ = pidfd_send_signal(&self.exit, Signal::TERM);
     }

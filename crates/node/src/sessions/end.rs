@@ -25,6 +25,9 @@ use std::{
 
 /// How long API servers get to end when the node ends.
 const SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long gateways get to tell their relays that their sessions have ended: a connection that ends without a word is
+/// searched for.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a process that was killed is waited for when the node ends.
 pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -322,7 +325,7 @@ impl Core {
         self.end_vms(&mut state);
         self.end_cards(&mut state);
         let gateways = state.gateways.drain();
-        gateways.iter().for_each(|gateway| gateway.end());
+        gateways.iter().filter(|gateway| !gateway.serves()).for_each(|gateway| gateway.end());
         let deadline = Instant::now() + SERVER_EXIT_TIMEOUT;
         for server in state.registry.servers.values() {
             // A spare has nothing to finish.
@@ -334,8 +337,12 @@ impl Core {
                 self.part(server, deadline);
             }
         }
+        let farewells = Instant::now() + FAREWELL_TIMEOUT;
         for gateway in gateways {
             self.epoll.remove(gateway.exit.as_fd());
+            if !ends_by(&gateway.exit, farewells) {
+                gateway.end();
+            }
             if ends_by(&gateway.exit, Instant::now() + KILL_PATIENCE) {
                 let _ = gateway.wait();
             } else {

@@ -62,7 +62,7 @@ pub(crate) trait Reconnection: Send {
     fn stop(&mut self);
 }
 
-/// Resets a connection, as a fault of the network does: an orderly end would mean to the peer that this process has ended.
+/// Resets a connection, as a fault of the network does: the peer learns at once that nothing more comes over it.
 /// False: it is not a TCP connection, or the kernel refuses at this moment.
 fn reset(socket: &TcpStream) -> bool {
     rustix::net::connect_unspec(socket).is_ok()
@@ -211,11 +211,11 @@ impl Session {
             let step = match event {
                 Ok(Event::Local) => return Cause::Local,
                 Ok(Event::Over(reason)) => return Cause::Remote(reason),
-                Ok(Event::Broken { link, why, closed }) => {
+                Ok(Event::Broken { link, why, .. }) => {
                     if self.reach.link() == Some(link) {
                         self.broken = why;
                     }
-                    self.reach.change(Change::Broke { link, closed }, now)
+                    self.reach.change(Change::Broke { link }, now)
                 }
                 Ok(Event::Alive { link }) => {
                     if self.reach.link() == Some(link) {
@@ -270,7 +270,7 @@ impl Session {
         self.sever()?;
         if let Err(error) = self.way.answer(&mut arrival, self.intake.received()) {
             self.broken = error.to_string();
-            return Ok(self.reach.change(Change::Broke { link: number, closed: false }, Instant::now()));
+            return Ok(self.reach.change(Change::Broke { link: number }, Instant::now()));
         }
         let Arrival { link, received, .. } = arrival;
         self.carrier.outbox.relink(received).map_err(|error| error.to_string())?;

@@ -3,10 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a session survives after the peer's machine has closed the connection in order. The network works then, so a
-/// living peer is back at once, and a dead one must not hold its resources for longer.
-pub const CLOSED_GRACE: Duration = Duration::from_secs(1);
-
 /// Connections of a session are numbered from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReachState {
@@ -24,8 +20,9 @@ enum ReachState {
 /// Events of a session's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Connection number `link` has broken. `closed`: the peer's machine has closed it in order.
-    Broke { link: u64, closed: bool },
+    /// Connection number `link` has broken. An orderly end of TCP is no other thing than a reset: a proxy that is restarted
+    /// closes connections so, and a peer that ends its session says so before.
+    Broke { link: u64 },
     /// The peer has connected again, with a valid ticket.
     Back,
     /// The deadline may have passed.
@@ -64,10 +61,9 @@ impl Reach {
     pub fn change(&mut self, change: Change, now: Instant) -> Step {
         let (state, step) = match (self.state, change) {
             (ReachState::Over, _) => (ReachState::Over, Step::End),
-            (ReachState::Linked { link }, Change::Broke { link: broken, closed }) if link == broken => {
-                let grace = if closed { self.grace.min(CLOSED_GRACE) } else { self.grace };
-                match now.checked_add(grace) {
-                    Some(until) if !grace.is_zero() => (ReachState::Away { link, until }, Step::Search { until }),
+            (ReachState::Linked { link }, Change::Broke { link: broken }) if link == broken => {
+                match now.checked_add(self.grace) {
+                    Some(until) if !self.grace.is_zero() => (ReachState::Away { link, until }, Step::Search { until }),
                     _ => (ReachState::Over, Step::End),
                 }
             }
@@ -108,7 +104,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn broke(link: u64) -> Change {
-        Change::Broke { link, closed: false }
+        Change::Broke { link }
     }
 
     #[test]
@@ -137,19 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn an_orderly_end_leaves_a_second() {
-        let (mut reach, now) = (Reach::new(GRACE), Instant::now());
-        let closed = Change::Broke { link: 0, closed: true };
-        assert_eq!(reach.change(closed, now), Step::Search { until: now + CLOSED_GRACE });
-        assert_eq!(reach.change(Change::Back, now + CLOSED_GRACE), Step::End);
-        let short = Duration::from_millis(5);
-        assert_eq!(Reach::new(short).change(closed, now), Step::Search { until: now + short });
-    }
-
-    #[test]
     fn nothing_is_survived_without_a_grace_period() {
         let now = Instant::now();
-        for change in [broke(0), Change::Broke { link: 0, closed: true }, Change::Back] {
+        for change in [broke(0), Change::Back] {
             assert_eq!(Reach::new(Duration::ZERO).change(change, now), Step::End, "{change:?}");
         }
         assert_eq!(Reach::new(Duration::MAX).change(broke(0), now), Step::End, "a deadline that no clock has");
@@ -159,7 +145,7 @@ mod tests {
     #[test]
     fn no_sequence_of_changes_revives_a_session_or_extends_an_absence() {
         let start = Instant::now();
-        let changes = [broke(0), broke(1), Change::Broke { link: 2, closed: true }, Change::Back, Change::Tick];
+        let changes = [broke(0), broke(1), broke(2), Change::Back, Change::Tick];
         let mut reached = vec![(ReachState::Linked { link: 0 }, start)];
         for step in 1..7 {
             let now = start + GRACE / 3 * step;
