@@ -21,7 +21,7 @@ use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
-use crate::connection::control_loop::Connected;
+use crate::connection::control_loop::{Arriving, Connected};
 use crate::connection::refusal::AttachRefusal;
 use crate::lane::clock;
 use crate::lane::devices::Devices;
@@ -102,8 +102,8 @@ fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
 
 /// A guest that another process has served; it hears nothing of it.
 fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: OwnedFd, state: MovedState) -> String {
-    let mut begun = Instant::now();
-    let (link, mut contents) = match snapshot::read(&state.snapshot) {
+    let begun = Instant::now();
+    let (link, rest) = match snapshot::read(&state.snapshot) {
         Ok(read) => read,
         Err(error) => return error.to_string(),
     };
@@ -121,18 +121,9 @@ fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
         session.tables.handed.close();
     }
     let mut connected = Connected::new(link, session, arena, threads, state.heap);
-    if parked {
-        if let Err(reason) = connected.keep_parked() {
-            return reason;
-        }
-        begun = Instant::now();
-    }
-    let beside = match snapshot::contents(&state.snapshot) {
-        Ok(beside) => beside,
-        Err(error) => return error.to_string(),
-    };
-    match connected.rebuild(&mut contents, beside, begun) {
-        Ok(connected) => connected.run(),
+    let arriving = Arriving { snapshot: state.snapshot, rest: Box::new(rest), watch: None, contents: None };
+    match connected.arrive(arriving, parked, begun) {
+        Ok(()) => connected.run(),
         Err(reason) => reason,
     }
 }

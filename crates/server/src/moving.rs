@@ -3,6 +3,7 @@
 pub mod link;
 pub mod snapshot;
 pub mod stage;
+pub mod watch;
 
 use std::collections::BTreeSet;
 use std::io;

@@ -4,6 +4,7 @@ mod moves;
 mod parked;
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,8 +21,10 @@ use rustix::io::Errno;
 use crate::connection::mapped_fragments::MappedFragments;
 use crate::lane::{Lane, LaneStart};
 use crate::moving::link::{LanePlace, Link};
-use crate::moving::stage::MoveStage;
+use crate::moving::stage::{Hears, MoveStage};
+use crate::moving::watch::{Watch, speaks};
 use crate::session::Session;
+use crate::tables::contents::Mapped;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
 const PUBLISHED_CALLS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -36,7 +39,20 @@ const SHADOW_STACK_BYTES: usize = 8 << 20;
 /// An event that a control loop has to see to.
 enum Event {
     Guest,
+    /// The first sign of life of a guest whose session is parked.
+    Sign,
     Order,
+}
+
+/// What came with a session from another process, until it continues here.
+pub struct Arriving {
+    pub snapshot: OwnedFd,
+    /// What follows the link in it.
+    pub rest: Box<dyn Read + Send>,
+    /// While it is parked and its guest has given no sign of life.
+    pub watch: Option<Watch>,
+    /// Those that it has beside the rest, once they are read.
+    pub contents: Option<Mapped>,
 }
 
 /// A shadow thread and how to end its waiting.
@@ -68,6 +84,8 @@ pub struct Connected {
     /// The application's heap in the arena.
     heap: Option<(LanePlace, OwnedFd)>,
     stage: MoveStage,
+    /// `None` of a session that serves.
+    arriving: Option<Arriving>,
     /// Of a VM's application memory.
     pieces: MappedFragments,
     /// The most lanes at a time.
@@ -92,58 +110,67 @@ impl Connected {
             closing: Vec::new(),
             callbacks: None,
             stage: MoveStage::Serving,
+            arriving: None,
             pieces: MappedFragments::default(),
             threads,
         }
     }
 
+    /// The one loop of a connection, in all stages of it. Answers why it has ended.
     pub fn run(mut self) -> String {
         let reason = loop {
-            match self.await_event() {
-                Event::Order => {
-                    if let Err(reason) = self.obey() {
-                        break reason;
-                    }
-                    continue;
-                }
-                Event::Guest => {}
-            }
-            let received = match self.session.peer.socket.as_ref() {
-                Some(socket) => socket.receive(),
-                None => break "there is no socket".to_owned(),
-            };
-            match received {
-                Ok(Some((message, fd))) => {
-                    if let Err(reason) = self.handle(message, fd) {
-                        self.session.fail(&reason);
-                        break reason;
-                    }
-                }
-                Ok(None) => break "the guest has ended".to_owned(),
-                Err(error) => break error.to_string(),
+            let done = self.await_event().and_then(|event| match event {
+                Event::Order => self.obey(),
+                Event::Sign => self.report_sign(),
+                Event::Guest => self.hear_guest(),
+            });
+            if let Err(reason) = done {
+                break reason;
             }
         };
-        self.conclude();
+        if self.stage.has_guest() {
+            self.conclude();
+        }
         reason
     }
 
-    /// Waits for the guest or for an order. The guest of a session that stands is not heard: it may be another process's.
-    fn await_event(&self) -> Event {
-        let (Some(orders), Some(socket)) = (&self.session.orders, self.session.peer.socket.as_ref()) else {
-            return Event::Guest;
-        };
+    /// Waits for what its stage hears.
+    fn await_event(&self) -> Result<Event, String> {
+        let Some(orders) = &self.session.orders else { return Ok(Event::Guest) };
+        let watch = self.arriving.as_ref().and_then(|arriving| arriving.watch.as_ref());
+        let guest = self.session.peer.socket.as_ref().ok_or("there is no socket")?.as_fd();
         loop {
             let mut fds = vec![PollFd::new(orders, PollFlags::IN)];
-            if self.stage == MoveStage::Serving {
-                fds.push(PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
+            match (self.stage.hears(), watch) {
+                (Hears::Guest, _) => fds.push(PollFd::from_borrowed_fd(guest, PollFlags::IN)),
+                (Hears::Signs, Some(watch)) => {
+                    fds.extend([
+                        PollFd::from_borrowed_fd(guest, PollFlags::IN),
+                        PollFd::new(watch.called(), PollFlags::IN),
+                    ]);
+                }
+                (Hears::Signs, None) | (Hears::Nothing, _) => {}
             }
             match rustix::event::poll(&mut fds, None) {
-                Ok(_) if !fds[0].revents().is_empty() => return Event::Order,
-                Ok(_) if fds.get(1).is_some_and(|socket| !socket.revents().is_empty()) => return Event::Guest,
                 Ok(_) | Err(Errno::INTR) => {}
-                // The read says what is wrong.
-                Err(_) => return Event::Guest,
+                Err(error) => return Err(error.to_string()),
             }
+            let has = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+            match self.stage.hears() {
+                Hears::Signs if has(2) || has(1) && speaks(guest) => return Ok(Event::Sign),
+                _ if has(0) => return Ok(Event::Order),
+                Hears::Guest if has(1) => return Ok(Event::Guest),
+                _ => {}
+            }
+        }
+    }
+
+    fn hear_guest(&mut self) -> Result<(), String> {
+        let socket = self.session.peer.socket.as_ref().ok_or("there is no socket")?;
+        match socket.receive() {
+            Ok(Some((message, fd))) => self.handle(message, fd).inspect_err(|reason| self.session.fail(reason)),
+            Ok(None) => Err("the guest has ended".into()),
+            Err(error) => Err(error.to_string()),
         }
     }
 

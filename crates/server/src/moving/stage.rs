@@ -1,5 +1,5 @@
-//! The stages of a session in one process, and what each order of the node means in them. Plain data; the control loop carries
-//! out the steps. The node's side of the same is `aviary_node`'s relocation.
+//! The stages of a session in one process: what the control loop waits for in each of them, and what each order of the node
+//! means. Plain data; the control loop carries out the steps. The node's side of the same is `aviary_node`'s relocation.
 //!
 //! An order that a stage does not have changes nothing: the node repeats none, and hears of a process that does not answer by
 //! its own deadline.
@@ -22,6 +22,17 @@ pub enum MoveStage {
     Captured,
 }
 
+/// What the control loop waits for beside orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hears {
+    /// The guest's messages.
+    Guest,
+    /// Signs of life of the guest, which are reported once and left to be read later.
+    Signs,
+    /// The guest may be another process's.
+    Nothing,
+}
+
 /// What the control loop does after an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -40,24 +51,37 @@ pub enum Step {
     Rebuild,
     /// Let it continue.
     Serve,
-    /// End: another process has the session, or its program has ended.
-    Leave,
+    /// End, for this reason: another process has the session, or its program has ended.
+    Leave(&'static str),
     Nothing,
 }
 
 impl MoveStage {
+    pub fn hears(self) -> Hears {
+        match self {
+            MoveStage::Watching => Hears::Signs,
+            MoveStage::Serving => Hears::Guest,
+            MoveStage::Rebuilt | MoveStage::Captured => Hears::Nothing,
+        }
+    }
+
+    /// True if the calls and the connection of the guest are this process's to end.
+    pub fn has_guest(self) -> bool {
+        matches!(self, MoveStage::Serving | MoveStage::Captured)
+    }
+
     pub fn after(self, order: MoveOrder) -> Step {
         match (self, order) {
+            (MoveStage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
+            (MoveStage::Watching, MoveOrder::End) => Step::Leave("the guest has ended"),
+            (MoveStage::Rebuilt, MoveOrder::Go) => Step::Serve,
+            (MoveStage::Rebuilt, MoveOrder::Resume) => Step::Leave("the session stays in its old process"),
             (MoveStage::Serving, MoveOrder::Announce { attempt }) => Step::Announce { attempt },
             (MoveStage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
                 Step::Capture { attempt, stop: Duration::from_millis(stop_ms), park }
             }
-            (MoveStage::Watching, MoveOrder::Rebuild) => Step::Rebuild,
             // Of a session that serves: its lanes wait for the answer to its own wish to move.
-            (MoveStage::Serving | MoveStage::Captured, MoveOrder::Resume) | (MoveStage::Rebuilt, MoveOrder::Go) => {
-                Step::Serve
-            }
-            (MoveStage::Rebuilt, MoveOrder::Resume) | (MoveStage::Watching, MoveOrder::End) => Step::Leave,
+            (MoveStage::Serving | MoveStage::Captured, MoveOrder::Resume) => Step::Serve,
             _ => Step::Nothing,
         }
     }
@@ -87,10 +111,21 @@ mod tests {
         let orders = [announce, capture, MoveOrder::Resume, MoveOrder::Rebuild, MoveOrder::Go, MoveOrder::End];
         let steps = |stage: MoveStage| orders.map(|order| stage.after(order));
         use Step::{Leave, Nothing, Rebuild, Serve};
-        assert_eq!(steps(MoveStage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, Leave]);
-        assert_eq!(steps(MoveStage::Rebuilt), [Nothing, Nothing, Leave, Nothing, Serve, Nothing]);
+        let (ended, stays) = (Leave("the guest has ended"), Leave("the session stays in its old process"));
+        assert_eq!(steps(MoveStage::Watching), [Nothing, Nothing, Nothing, Rebuild, Nothing, ended]);
+        assert_eq!(steps(MoveStage::Rebuilt), [Nothing, Nothing, stays, Nothing, Serve, Nothing]);
         assert_eq!(steps(MoveStage::Captured), [Nothing, Nothing, Serve, Nothing, Nothing, Nothing]);
         let asked = Step::Capture { attempt: 8, stop: Duration::from_millis(200), park: Some(4096) };
         assert_eq!(steps(MoveStage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
+    }
+
+    /// A guest that another process may have is neither heard nor hung up.
+    #[test]
+    fn guest_is_heard_and_ended_by_the_process_that_has_it() {
+        let of = |stage: MoveStage| (stage.hears(), stage.has_guest());
+        assert_eq!(of(MoveStage::Watching), (Hears::Signs, false));
+        assert_eq!(of(MoveStage::Rebuilt), (Hears::Nothing, false));
+        assert_eq!(of(MoveStage::Serving), (Hears::Guest, true));
+        assert_eq!(of(MoveStage::Captured), (Hears::Nothing, true));
     }
 }

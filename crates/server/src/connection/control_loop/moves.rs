@@ -1,7 +1,6 @@
 //! The control loop's part in a move: it obeys orders, captures the session, or begins as one that was captured.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +13,11 @@ use super::{Connected, await_end};
 use crate::lane::LaneStart;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
 use crate::moving::stage::{MoveStage, Step, next_order};
-use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot::Draft};
+use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot, snapshot::Draft};
 use crate::session::Session;
 use crate::session::printed::Printed;
 use crate::state::{self, Places, RebuildError, Rebuilt};
-use crate::tables::contents::{KeptContents, Mapped};
+use crate::tables::contents::Mapped;
 use crate::tables::handed::Handing;
 
 /// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
@@ -110,24 +109,30 @@ impl Connected {
         match self.stage.after(order) {
             Step::Announce { attempt } => self.announce(attempt, descriptors),
             Step::Capture { attempt, stop, park } => self.hand_over(attempt, stop, park, descriptors),
+            Step::Rebuild => self.rebuild_parked(),
             Step::Serve => {
                 self.go_on();
                 Ok(())
             }
-            Step::Rebuild | Step::Leave | Step::Nothing => Ok(()),
+            Step::Leave(reason) => Err(reason.into()),
+            Step::Nothing => Ok(()),
         }
+    }
+
+    pub(super) fn report(&self, told: &MoveReport) -> Result<(), String> {
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        report(orders, told).map_err(|error| error.to_string())
     }
 
     /// Leaves the greeting in the node's file, so that a new process can prepare itself. The session goes on.
     fn announce(&self, attempt: u64, file: Vec<OwnedFd>) -> Result<(), String> {
         let file = file.into_iter().next().ok_or("an order to announce without its file")?;
-        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         let greeting = Link { hello: self.link.hello.clone(), ..Link::default() };
         let written = file_of(&self.arena).and_then(|_| Draft::within(file, 0)?.write(&greeting, |_| Ok(())));
         // A node that does not listen has gone.
         let _ = match written {
-            Ok(_) => report(orders, &MoveReport::Announced { attempt }),
-            Err(obstacle) => report(orders, &obstacle.report(attempt)),
+            Ok(_) => self.report(&MoveReport::Announced { attempt }),
+            Err(obstacle) => self.report(&obstacle.report(attempt)),
         };
         Ok(())
     }
@@ -150,10 +155,9 @@ impl Connected {
             // Before the node hears of it, which may ask again at once.
             self.go_on();
         }
-        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
         let told = match &captured {
-            Ok(figures) => report(orders, &MoveReport::Captured { attempt, figures: *figures }),
-            Err(obstacle) => report(orders, &obstacle.report(attempt)),
+            Ok(figures) => self.report(&MoveReport::Captured { attempt, figures: *figures }),
+            Err(obstacle) => self.report(&obstacle.report(attempt)),
         };
         if told.is_err() {
             self.go_on();
@@ -173,6 +177,10 @@ impl Connected {
         session.accounts.stats.pid.store(std::process::id(), Ordering::Relaxed);
         session.accounts.stats.lanes.store(self.lanes.len() as u32, Ordering::Relaxed);
         session.pause.resume();
+        if let Some(arriving) = self.arriving.take() {
+            // To give a large state back takes longer than the session should wait for.
+            drop(std::thread::Builder::new().name("contents".into()).spawn(move || drop(arriving)));
+        }
     }
 
     /// Lets all lanes stop between two messages, until `deadline`.
@@ -295,16 +303,11 @@ impl Connected {
     }
 
     /// In the new process: makes the session what it was in the old one. It stands until the order to go; an error says
-    /// what does not work here, and the session is still the old process's.
-    /// `contents`: those that the state has beside `from`.
-    pub fn rebuild(
-        mut self,
-        from: &mut dyn Read,
-        contents: Option<KeptContents>,
-        begun: Instant,
-    ) -> Result<Connected, String> {
+    /// what does not work here, and the session is still the old process's. `begun`: since when that is to be done.
+    pub(super) fn rebuild(&mut self, begun: Instant) -> Result<(), String> {
         self.stage = MoveStage::Rebuilt;
         let session = self.session.clone();
+        let mut arriving = self.arriving.take().ok_or("there is no state")?;
         session.pause.request();
         if self.link.prints_with_replies {
             session.peer.print_with_replies().map_err(|error| error.to_string())?;
@@ -314,12 +317,13 @@ impl Connected {
         if let Some((place, file)) = &self.heap {
             self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
         }
-        if let Some(kept) = contents {
+        if let Some(kept) = snapshot::contents(&arriving.snapshot).map_err(|error| error.to_string())? {
             session.tables.contents.begin_reading(kept);
         }
-        let rebuilt = state::rebuild(&session, from, &Places::default());
+        let rebuilt = state::rebuild(&session, &mut arriving.rest, &Places::default());
         session.tables.handed.close();
-        let contents = session.tables.contents.end();
+        arriving.contents = session.tables.contents.end();
+        self.arriving = Some(arriving);
         let rebuilt = rebuilt.map_err(|error| told_failure(&session, &error))?;
         let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
         // The old process's count.
@@ -346,36 +350,12 @@ impl Connected {
         }
         threads.outcome().map_err(|error| told_failure(&session, &error))?;
         let rebuild_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let orders = session.orders.as_ref().ok_or("there are no orders")?;
-        report(orders, &MoveReport::Rebuilt { rebuild_us }).map_err(|error| error.to_string())?;
-        let connected = self.await_go()?;
-        if let Some(contents) = contents {
-            // To give a large mapping back takes longer than the session should wait for.
-            drop(std::thread::Builder::new().name("contents".into()).spawn(move || drop(contents)));
-        }
-        Ok(connected)
+        self.report(&MoveReport::Rebuilt { rebuild_us })
     }
 
     pub(super) fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
         let length = usize::try_from(place.length).map_err(|_| "a lane longer than memory")?;
         LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
-    }
-
-    /// From the order to go the session is here. Until then this process has no right to answer its guest.
-    fn await_go(mut self) -> Result<Connected, String> {
-        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
-        loop {
-            let mut fds = [rustix::event::PollFd::new(orders, rustix::event::PollFlags::IN)];
-            // A signal or nothing at all: the next look says.
-            let _ = rustix::event::poll(&mut fds, None);
-            match next_order(orders)?.map(|(order, _)| self.stage.after(order)) {
-                Some(Step::Serve) => break,
-                Some(Step::Leave) => return Err("the session stays in its old process".into()),
-                _ => {}
-            }
-        }
-        self.go_on();
-        Ok(self)
     }
 }
 
