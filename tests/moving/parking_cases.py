@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import tempfile
+from pathlib import Path
 
 from fault_cases import Halted, STATES, accounts_are, goes_on, kill
 from harness.process import AVIARY, HANG, Wrong, alive, wait_until
@@ -102,6 +103,19 @@ def runs(program):
     return report
 
 
+def opened(process):
+    """What the process's descriptors are."""
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(descriptor)
+
+
+def state_is_freed(program):
+    """Its API server has closed the file of the state: that memory is free again."""
+    server = program.report()["server"]
+    wait_until(HANG, "the state is freed", lambda: not any("aviary-moved" in what for what in opened(server)))
+
+
 def nothing_is_left(node, where):
     node.settle()
     report = node.report()
@@ -126,6 +140,7 @@ def parked_session_holds_nothing_and_its_call_brings_it_back(tools):
         if park(node, program.session)["bytes"] != figures["bytes"]:
             raise Wrong("parked twice")
         runs(program)
+        state_is_freed(program)
         if not used[0] <= tenant_used(node)[0] <= used[0] + MARKER_BYTES or node.report()["parked"]["used"]:
             raise Wrong(f"used {used} before, {tenant_used(node)} now, {node.report()['parked']}")
         # By hand, again and again.
@@ -142,6 +157,7 @@ def parked_session_holds_nothing_and_its_call_brings_it_back(tools):
         if status:
             raise Wrong(str(answer))
         runs(program)
+        state_is_freed(program)
         status, answer = command(node, "park", 4711)
         if status == 0 or "there is no session 4711" not in answer["error"]:
             raise Wrong(str(answer))

@@ -24,13 +24,13 @@ use crate::session::printed;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves the connection to its end and tells the node about it.
-pub fn serve(shared: &ProcessState, assigned: Assigned) {
-    let session = assigned.assignment.session;
-    let attached = attach(shared, &assigned);
+pub fn serve(shared: &ProcessState, mut assigned: Assigned) {
+    let (session, moves) = (assigned.assignment.session, assigned.state.is_some());
+    let attached = attach(shared, &mut assigned);
     shared.orders.close(session);
     if let Err(refusal) = attached {
         let text = format!("refused: {}", refusal.whole());
-        if assigned.state.is_some() {
+        if moves {
             // The guest is the old process's and hears nothing of this.
             return shared.node.ended(session, &text);
         }
@@ -109,10 +109,12 @@ fn printed_ends(pipes: Option<&[OwnedFd; 2]>, hello: &Hello) -> [RawFd; 2] {
     }
 }
 
-fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusal> {
-    let Assigned { assignment, descriptors, state } = assigned;
-    let session = assignment.session;
+fn attach(shared: &ProcessState, assigned: &mut Assigned) -> Result<(), AttachRefusal> {
     let (hello, belongings) = greeting(assigned)?;
+    // The module closes the file once the session continues here, which frees the memory of it.
+    let state = assigned.state.take();
+    let Assigned { assignment, descriptors, .. } = &*assigned;
+    let session = assignment.session;
     if state.is_none() {
         shared.node.greeted(session);
     }
@@ -127,9 +129,8 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
     let printed = printed_ends(pipes.as_ref(), &hello);
     let [ours, theirs] = [own(&descriptors.orders[0])?, own(&descriptors.orders[1])?];
     let greeting = hello.to_bytes();
-    let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
-    let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
-    let handed = state.as_ref().map(|state| own(&state.handed)).transpose()?;
+    let moves = state.is_some();
+    let (snapshot, heap, handed) = state.map_or((None, None, None), |it| (Some(it.snapshot), it.heap, Some(it.handed)));
     let watcher = Watcher { shared, session, api: &hello.api, spec_hash: hello.spec_hash };
     let (grants, bell) = devices.unzip();
     let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
@@ -158,7 +159,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
     shared.orders.open(session, ours);
     // The main thread has one more to listen to.
     shared.wake();
-    if state.is_some() {
+    if moves {
         // What it hands on was sent. A session that begins has still to send its guest the lanes.
         shared.bounded.call_once(bound_descriptors);
     }
