@@ -1,6 +1,7 @@
 //! The model of the IO page table: pages of 4 KB and 2 MB, and the IOTLB before it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -104,13 +105,14 @@ pub struct Translation {
 /// The IO page table with its IOTLB.
 #[derive(Debug)]
 pub struct Iommu {
-    directories: HashMap<u64, Directory>,
+    /// In the order of addresses, so that a range costs what is mapped in it and not what it could have.
+    directories: BTreeMap<u64, Directory>,
     tlb: Tlb,
 }
 
 impl Iommu {
     pub fn new(tlb_entries: usize) -> Self {
-        Self { directories: HashMap::new(), tlb: Tlb::new(tlb_entries) }
+        Self { directories: BTreeMap::new(), tlb: Tlb::new(tlb_entries) }
     }
 
     /// Look-ups of the IOTLB: hits, misses.
@@ -135,7 +137,7 @@ impl Iommu {
         if rights == Rights::ReadWrite && memory.rights() == Rights::Read {
             return Err(IommuError::ReadOnly);
         }
-        if let Some(page) = (0..length / PAGE).map(|i| address + i * PAGE).find(|page| self.find(*page).is_some()) {
+        if let Some(page) = self.first_taken(address, address + length) {
             return Err(IommuError::Taken(page));
         }
         let mut done = 0;
@@ -152,6 +154,20 @@ impl Iommu {
             }
         }
         Ok(())
+    }
+
+    /// The first page that is mapped between these addresses.
+    fn first_taken(&self, address: u64, end: u64) -> Option<u64> {
+        self.directories.range(places(address, end)).find_map(|(number, directory)| {
+            let (from, to) = part_at(*number, address, end);
+            match directory {
+                Directory::Huge(_) => Some(from),
+                Directory::Small(pages) => {
+                    let first = pages.range(small_index(from)..=small_index(to - PAGE)).next();
+                    first.map(|(i, _)| (number << HUGE_BITS) + *i as u64 * PAGE)
+                }
+            }
+        })
     }
 
     fn insert_small(&mut self, address: u64, entry: PageEntry) {
@@ -199,17 +215,15 @@ impl Iommu {
     pub fn unmap(&mut self, address: u64, length: u64) -> Result<(), IommuError> {
         check_range(address, length)?;
         let end = address + length;
-        let mut at = address;
-        while at < end {
-            let number = at >> HUGE_BITS;
-            let next = ((number + 1) << HUGE_BITS).min(end);
-            if next - at == HUGE_PAGE {
+        let numbers: Vec<u64> = self.directories.range(places(address, end)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let (from, to) = part_at(number, address, end);
+            if to - from == HUGE_PAGE {
                 self.remove_directory(number);
             } else {
                 self.split(number);
-                self.remove_small(number, at, next);
+                self.remove_small(number, from, to);
             }
-            at = next;
         }
         Ok(())
     }
@@ -217,9 +231,10 @@ impl Iommu {
     fn remove_directory(&mut self, number: u64) {
         match self.directories.remove(&number) {
             Some(Directory::Huge(_)) => self.tlb.drop_page(PageName { number, bits: HUGE_BITS }),
-            Some(Directory::Small(_)) => {
-                for i in 0..SMALL_PER_HUGE as u64 {
-                    self.tlb.drop_page(PageName { number: (number << (HUGE_BITS - PAGE_BITS)) + i, bits: PAGE_BITS });
+            Some(Directory::Small(pages)) => {
+                for i in pages.into_keys() {
+                    let page = (number << (HUGE_BITS - PAGE_BITS)) + i as u64;
+                    self.tlb.drop_page(PageName { number: page, bits: PAGE_BITS });
                 }
             }
             None => {}
@@ -250,6 +265,17 @@ impl Iommu {
             self.directories.remove(&number);
         }
     }
+}
+
+/// The places of 2 MB that a range touches, which is not empty.
+fn places(address: u64, end: u64) -> RangeInclusive<u64> {
+    address >> HUGE_BITS..=(end - 1) >> HUGE_BITS
+}
+
+/// The part of a range that is in one of those.
+fn part_at(number: u64, address: u64, end: u64) -> (u64, u64) {
+    let first = number << HUGE_BITS;
+    (first.max(address), (first + HUGE_PAGE).min(end))
 }
 
 fn small_index(address: u64) -> usize {
@@ -295,6 +321,44 @@ mod tests {
         iommu.map(2 * PAGE, &memory, 0, PAGE, Rights::ReadWrite).unwrap();
         assert_eq!(iommu.map(0, &memory, 0, 4 * PAGE, Rights::Read), Err(IommuError::Taken(2 * PAGE)));
         assert!(iommu.translate(0, false).is_err());
+    }
+
+    #[test]
+    fn first_page_that_is_taken_is_named_wherever_it_is() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(2 * HUGE_PAGE));
+        iommu.map(HUGE_PAGE + 5 * PAGE, &memory, 0, PAGE, Rights::Read).unwrap();
+        iommu.map(4 * HUGE_PAGE, &memory, 0, HUGE_PAGE, Rights::Read).unwrap();
+        let taken = |iommu: &Iommu, address, end| iommu.first_taken(address, end);
+        assert_eq!(taken(&iommu, 0, 8 * HUGE_PAGE), Some(HUGE_PAGE + 5 * PAGE));
+        assert_eq!(taken(&iommu, HUGE_PAGE + 6 * PAGE, 8 * HUGE_PAGE), Some(4 * HUGE_PAGE));
+        assert_eq!(taken(&iommu, 4 * HUGE_PAGE + 3 * PAGE, 8 * HUGE_PAGE), Some(4 * HUGE_PAGE + 3 * PAGE));
+        assert_eq!(taken(&iommu, 0, HUGE_PAGE + 5 * PAGE), None);
+        assert_eq!(taken(&iommu, 5 * HUGE_PAGE, SPACE), None);
+    }
+
+    /// A client that leaves has its 64 GB unmapped: to look at each of their places costs 32,768 look-ups.
+    #[test]
+    fn range_costs_what_is_mapped_in_it() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(HUGE_PAGE));
+        for _ in 0..1_000 {
+            iommu.map(HUGE_PAGE, &memory, 0, HUGE_PAGE, Rights::Read).unwrap();
+            iommu.map(SPACE - PAGE, &memory, 0, PAGE, Rights::Read).unwrap();
+            iommu.unmap(0, SPACE).unwrap();
+        }
+        assert!(iommu.directories.is_empty());
+    }
+
+    #[test]
+    fn small_pages_become_a_huge_one_in_any_order() {
+        let pages = SMALL_PER_HUGE as u64;
+        // Backwards, and in steps that have no divisor in common with 512.
+        for order in [Vec::from_iter((0..pages).rev()), Vec::from_iter((0..pages).map(|i| i * 199 % pages))] {
+            let (mut iommu, memory) = (Iommu::new(512), memory(HUGE_PAGE));
+            for page in order {
+                iommu.map(HUGE_PAGE + page * PAGE, &memory, page * PAGE, PAGE, Rights::ReadWrite).unwrap();
+            }
+            assert!(matches!(iommu.directories[&1], Directory::Huge(_)));
+        }
     }
 
     #[test]

@@ -38,13 +38,21 @@ impl Mapping {
         entries_of(address, self.offset, self.length)
     }
 
+    /// Does `other`, which begins where this one ends, continue it in the same memory with the same rights?
+    fn is_continued_by(&self, other: &Mapping) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+            && self.rights == other.rights
+            && self.offset + self.length == other.offset
+    }
+
     /// The part of it from `skip` bytes on.
     fn part(&self, skip: u64, length: u64) -> Mapping {
         Mapping { length, memory: Arc::clone(&self.memory), offset: self.offset + skip, rights: self.rights }
     }
 }
 
-/// The mappings, by guest virtual address. They do not overlap.
+/// The mappings, by guest virtual address. They do not overlap, and none continues another: pages of 4 KB that come one by one are
+/// one mapping in the end, and take as many entries as if they had come together.
 #[derive(Debug, Default)]
 pub struct Mappings {
     by_address: BTreeMap<u64, Mapping>,
@@ -85,16 +93,40 @@ impl Mappings {
         rights: Rights,
     ) -> Result<(), MappingError> {
         let io = translated(guest_base, slice, address, length)?;
+        let mapping = Mapping { length, memory: Arc::clone(memory), offset, rights };
+        let (at, joined, met) = self.joined(address, mapping);
         // A slice begins at a multiple of 2 MB, as its guest virtual address does: both count the same entries.
-        let entries = entries_of(address, offset, length);
-        if self.entries + entries > MAX_ENTRIES {
+        let before: u64 = met.iter().map(|at| self.by_address[at].entries(*at)).sum();
+        let entries = self.entries - before + joined.entries(at);
+        if entries > MAX_ENTRIES {
             return Err(MappingError::TooMany);
         }
         board.map(io, memory, offset, length, rights)?;
-        self.by_address.insert(address, Mapping { length, memory: Arc::clone(memory), offset, rights });
-        self.entries += entries;
+        met.iter().for_each(|at| drop(self.by_address.remove(at)));
+        self.by_address.insert(at, joined);
+        self.entries = entries;
         self.bytes += length;
         Ok(())
+    }
+
+    /// A new mapping with those that it continues and that continue it: its address, itself, and the addresses of the others.
+    fn joined(&self, address: u64, mapping: Mapping) -> (u64, Mapping, Vec<u64>) {
+        let (mut at, mut joined, mut met) = (address, mapping, Vec::new());
+        let before = self.by_address.range(..address).next_back();
+        if let Some((first, other)) = before.filter(|(first, other)| **first + other.length == address)
+            && other.is_continued_by(&joined)
+        {
+            joined = Mapping { length: other.length + joined.length, ..other.part(0, other.length) };
+            at = *first;
+            met.push(at);
+        }
+        if let Some((next, other)) = self.by_address.get_key_value(&(at + joined.length))
+            && joined.is_continued_by(other)
+        {
+            joined.length += other.length;
+            met.push(*next);
+        }
+        (at, joined, met)
     }
 
     /// Takes away what is mapped in a range of whole pages, which may be parts of mappings, many, or nothing. Returns how many

@@ -317,6 +317,28 @@ fn entries_of_the_page_table_are_bounded() {
     assert_eq!(card.end(), (0, 0));
 }
 
+/// The kernel of a virtual machine that has no huge pages maps each small one by itself, and in no order that it promises.
+#[test]
+fn small_pages_that_continue_each_other_take_the_entries_of_huge_ones() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (socket, _memory) = connected(&card.path);
+    // More small pages than a client may have entries.
+    let bytes = 272 * MIB;
+    let (large, at) = (common::Client::new(bytes), common::GUEST + (1 << 30));
+    assert_eq!(register(&socket, 1, bytes, &large.file), 0);
+    for huge in (0..bytes).step_by(2 << 20) {
+        for page in (0..512).map(|i| huge + i * 199 % 512 * 4096) {
+            assert_eq!(ask(&socket, MAP, 1, &[at + page, 4096, page, 1]).0, 0, "{page:#x}");
+        }
+    }
+    // Also one that is not writable, or of another place, joins no other.
+    assert_eq!(ask(&socket, MAP, 0, &[at + bytes, 4096, 0, 1]).0, 0);
+    assert_eq!(ask(&socket, UNMAP, 0, &[at + 4096, bytes]).0, 0);
+    assert_eq!(words(&socket, INFO)[4], 2 * MIB + 4096);
+    drop(socket);
+    assert_eq!(card.end(), (0, 0));
+}
+
 /// The words of a reply.
 fn words(socket: &OwnedFd, kind: u32) -> Vec<u64> {
     send(socket, &request(kind, 0, &[]), &[]);

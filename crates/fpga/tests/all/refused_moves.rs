@@ -116,7 +116,8 @@ fn waiting() -> (Mediator<Table>, VirtualId, Client) {
     let id = mediator.open(GUID, owner, |_| true).unwrap();
     mediator.set_base(id, GUEST).unwrap();
     for part in [0, 2 * MIB] {
-        mediator.map(id, GUEST + part, 2 * MIB, &client.memory, part, Rights::ReadWrite).unwrap();
+        // With a gap between them, so that they stay two.
+        mediator.map(id, GUEST + 2 * part, 2 * MIB, &client.memory, part, Rights::ReadWrite).unwrap();
     }
     mediator.set_state_address(id, GUEST).unwrap();
     mediator.write(id, CONTROL, 8, 1).unwrap();
