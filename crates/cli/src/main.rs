@@ -50,6 +50,8 @@ enum Command {
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
     Fpga(fpga::FpgaCommand),
+    #[command(name = "fpga-device")]
+    FpgaDevice(daemons::fpga_device::FpgaDeviceCommand),
     Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
     Tls(daemons::remote::TlsCommand),
@@ -86,8 +88,11 @@ fn end_with_closed_pipes() {
 impl Command {
     /// These processes serve others, whatever becomes of what they print.
     fn is_daemon(&self) -> bool {
-        use Command::{ApiServer, FpgaCard, Gateway, RunNode, Serve, Vm, VmDevice};
-        matches!(self, Serve(_) | Vm(_) | RunNode(_) | Gateway(_) | ApiServer(_) | VmDevice(_) | FpgaCard(_))
+        use Command::{ApiServer, FpgaCard, FpgaDevice, Gateway, RunNode, Serve, Vm, VmDevice};
+        matches!(
+            self,
+            Serve(_) | Vm(_) | RunNode(_) | Gateway(_) | ApiServer(_) | VmDevice(_) | FpgaCard(_) | FpgaDevice(_)
+        )
     }
 }
 
@@ -113,6 +118,7 @@ fn main() -> ExitCode {
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),
         Command::Fpga(command) => fpga::run(command),
+        Command::FpgaDevice(command) => daemons::fpga_device::run(command),
         Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => daemons::remote::tls(command),

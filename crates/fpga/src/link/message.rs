@@ -2,6 +2,9 @@
 //! Requests come from clients and may be anything.
 
 use aviary_card::Rights;
+use rustix::io::Errno;
+
+use crate::mediator::guid_halves;
 
 /// The version in HELLO. Changes with every change of this file.
 pub const LINK_VERSION: u32 = 4;
@@ -157,6 +160,39 @@ impl Request {
     }
 }
 
+impl Request {
+    /// As [`Request::parse`] reads it.
+    pub fn to_bytes(&self) -> [u8; MESSAGE_BYTES] {
+        let of_rights = |rights: Rights| u32::from(rights == Rights::ReadWrite);
+        let (kind, small, words): (u32, u32, [u64; 4]) = match *self {
+            Request::Hello { version, ref guid } => {
+                let [high, low] = guid_halves(guid);
+                (HELLO, version, [high, low, 0, 0])
+            }
+            Request::Read { offset, bytes } => (READ, bytes, [offset.into(), 0, 0, 0]),
+            Request::Write { offset, bytes, value } => (WRITE, bytes, [offset.into(), value, 0, 0]),
+            Request::Base { address } => (BASE, 0, [address, 0, 0, 0]),
+            Request::State { address } => (STATE, 0, [address, 0, 0, 0]),
+            Request::Memory { id, length, rights } => (MEMORY, of_rights(rights), [id, length, 0, 0]),
+            Request::Forget { id } => (FORGET, 0, [id, 0, 0, 0]),
+            Request::Map { address, length, memory, offset, rights } => {
+                (MAP, of_rights(rights), [address, length, offset, memory])
+            }
+            Request::Unmap { address, length } => (UNMAP, 0, [address, length, 0, 0]),
+            Request::Reset => (RESET, 0, [0; 4]),
+            Request::Wait { ms } => (WAIT, ms, [0; 4]),
+            Request::Info => (INFO, 0, [0; 4]),
+            Request::Fault => (FAULT, 0, [0; 4]),
+            Request::Interrupt { vector } => (INTERRUPT, vector, [0; 4]),
+            Request::Port { version, place } => (PORT, version, [place, 0, 0, 0]),
+        };
+        let mut bytes = Reply::with(&words).to_bytes();
+        bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&small.to_ne_bytes());
+        bytes
+    }
+}
+
 /// The answer: 0 or an errno, and up to seven words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reply {
@@ -171,8 +207,24 @@ impl Reply {
         reply
     }
 
-    pub fn refused(errno: rustix::io::Errno) -> Reply {
+    pub fn refused(errno: Errno) -> Reply {
         Reply { errno: errno.raw_os_error().unsigned_abs(), ..Reply::default() }
+    }
+
+    pub fn from_bytes(bytes: &[u8; MESSAGE_BYTES]) -> Reply {
+        let mut reply = Reply { errno: half(bytes, 0), ..Reply::default() };
+        reply.words.iter_mut().enumerate().for_each(|(at, to)| *to = word(bytes, 8 * (at + 1)));
+        reply
+    }
+
+    /// The words, or the errno as an error.
+    pub fn result(self) -> Result<[u64; 7], Errno> {
+        match i32::try_from(self.errno) {
+            Ok(0) => Ok(self.words),
+            // No errno of the kernel's is above 4,095, and none of a card is wrong in another way.
+            Ok(errno) if errno < 4096 => Err(Errno::from_raw_os_error(errno)),
+            _ => Err(Errno::PROTO),
+        }
     }
 
     pub fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
@@ -225,6 +277,34 @@ mod tests {
         assert_eq!(expected(RESET, 1), Some(BadRequest::Descriptors { came: 1, expected: 0 }));
         assert_eq!(expected(WAIT, 0), None);
         assert_eq!(expected(99, 0), Some(BadRequest::Kind(99)));
+    }
+
+    #[test]
+    fn requests_that_are_written_are_read_again() {
+        let rights = Rights::ReadWrite;
+        for (request, descriptors) in [
+            (Request::Hello { version: 4, guid: "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002".to_owned() }, 0),
+            (Request::Read { offset: 8, bytes: 4 }, 0),
+            (Request::Write { offset: 8, bytes: 4, value: 1 << 40 }, 0),
+            (Request::Base { address: 1 << 41 }, 0),
+            (Request::State { address: 1 << 42 }, 0),
+            (Request::Memory { id: 3, length: 4096, rights }, 1),
+            (Request::Forget { id: 3 }, 0),
+            (Request::Map { address: 1, length: 2, memory: 3, offset: 4, rights: Rights::Read }, 0),
+            (Request::Unmap { address: 1, length: 2 }, 0),
+            (Request::Reset, 0),
+            (Request::Wait { ms: 50 }, 0),
+            (Request::Info, 0),
+            (Request::Fault, 0),
+            (Request::Interrupt { vector: 3 }, 0),
+            (Request::Port { version: 4, place: 2 }, 0),
+        ] {
+            assert_eq!(Request::parse(&request.to_bytes(), descriptors), Ok(request));
+        }
+        let reply = Reply { errno: 12, ..Reply::with(&[1, 2, 3, 4, 5, 6, 7]) };
+        assert_eq!(Reply::from_bytes(&reply.to_bytes()), reply);
+        assert_eq!(reply.result(), Err(Errno::NOMEM));
+        assert_eq!(Reply { errno: u32::MAX, ..reply }.result(), Err(Errno::PROTO));
     }
 
     proptest! {

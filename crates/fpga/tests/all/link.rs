@@ -29,7 +29,7 @@ const STATE: u32 = 5;
 const MAP: u32 = 6;
 const RESET: u32 = 8;
 const WAIT: u32 = 9;
-const INFO: u32 = 10;
+pub(super) const INFO: u32 = 10;
 const INTERRUPT: u32 = 11;
 const PORT: u32 = 12;
 const MEMORY: u32 = 13;
@@ -49,15 +49,15 @@ const MFILE: u32 = 24;
 const TOOBIG: u32 = 7;
 
 /// A card that is served by a thread until it is dropped.
-struct Card {
-    path: PathBuf,
+pub(super) struct Card {
+    pub(super) path: PathBuf,
     stop: PipeWriter,
     lines: mpsc::Receiver<String>,
     thread: JoinHandle<(Service<Simulated>, PipeReader)>,
     _folder: tempfile::TempDir,
 }
 
-fn card(image: &str, limits: Limits) -> Option<Card> {
+pub(super) fn card(image: &str, limits: Limits) -> Option<Card> {
     let image = common::image(image)?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("card.sock");
@@ -81,7 +81,7 @@ fn card(image: &str, limits: Limits) -> Option<Card> {
 
 /// A connection that is hung up when it is dropped, even while another process has a copy of its descriptor: a process that another
 /// test of this file starts (the compiler, a program) has copies of all descriptors until it executes its program.
-struct Socket(OwnedFd);
+pub(super) struct Socket(OwnedFd);
 
 impl Deref for Socket {
     type Target = OwnedFd;
@@ -112,7 +112,7 @@ impl Card {
 
     /// Clients that are still connected, and IO slices. Sockets that were closed before this call count as gone, whether or not
     /// the card's thread had come to read them: the card itself looks once more after it was told to stop.
-    fn end(self) -> (usize, usize) {
+    pub(super) fn end(self) -> (usize, usize) {
         self.stop().0.served()
     }
 }
@@ -149,7 +149,7 @@ fn reply(socket: &OwnedFd) -> Option<(u32, u64)> {
     }
 }
 
-fn ask(socket: &OwnedFd, kind: u32, small: u32, words: &[u64]) -> (u32, u64) {
+pub(super) fn ask(socket: &OwnedFd, kind: u32, small: u32, words: &[u64]) -> (u32, u64) {
     send(socket, &request(kind, small, words), &[]);
     reply(socket).expect("the card answers")
 }
@@ -161,7 +161,7 @@ fn register(socket: &OwnedFd, id: u64, length: u64, file: &impl AsFd) -> u32 {
 }
 
 /// A client with 2 MB of memory at [`common::GUEST`].
-fn connected(card: &Path) -> (Socket, common::Client) {
+pub(super) fn connected(card: &Path) -> (Socket, common::Client) {
     let (socket, memory) = (client(card), common::Client::new(2 * MIB));
     assert_eq!(ask(&socket, HELLO, LINK_VERSION, &LL), (0, LINK_VERSION.into()));
     assert_eq!(ask(&socket, BASE, 0, &[common::GUEST]).0, 0);
@@ -172,7 +172,7 @@ fn connected(card: &Path) -> (Socket, common::Client) {
 }
 
 /// A list that never ends.
-fn start_endless_walk(socket: &OwnedFd, memory: &common::Client) {
+pub(super) fn start_endless_walk(socket: &OwnedFd, memory: &common::Client) {
     memory.put(0, &[common::GUEST, 1]);
     assert_eq!(ask(socket, WRITE, 8, &[common::LL_HEAD.into(), common::GUEST]).0, 0);
     assert_eq!(ask(socket, WRITE, 8, &[0x18, 1]).0, 0);

@@ -9,3 +9,4 @@ mod link;
 mod nlb;
 mod refused_moves;
 mod turns;
+mod vfio;

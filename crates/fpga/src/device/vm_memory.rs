@@ -1,0 +1,185 @@
+//! The memory that a virtual machine shows a device: what of it the card has, and what was refused.
+
+use std::os::fd::OwnedFd;
+
+use aviary_card::{PAGE, Rights};
+use rustix::io::Errno;
+
+use super::card::{Card, CardLost};
+use crate::link::Request;
+
+/// A mapping of 2 MB of the card's IO page table, which an UNMAP of a part of it splits.
+const HUGE: u64 = 2 << 20;
+
+/// A file that the card knows.
+#[derive(Debug)]
+struct KnownFile {
+    device: u64,
+    inode: u64,
+    length: u64,
+    id: u64,
+}
+
+/// What happened to the maps of the VMM, since the last reset.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MapCounts {
+    /// Maps within the region that the card does not have.
+    pub refused: u64,
+    /// Address and errno of the first one.
+    pub first_refused: (u64, u32),
+    /// Maps outside of the region: memory that the guest has not meant for the accelerator.
+    pub outside: u64,
+}
+
+/// The memory of one virtual machine.
+#[derive(Debug)]
+pub struct VmMemory {
+    /// The first IO address that goes to the card; `None`: nothing goes there.
+    base: Option<u64>,
+    region_bytes: u64,
+    files: Vec<KnownFile>,
+    next_file: u64,
+    pub counts: MapCounts,
+}
+
+/// The part of a range that is in another, as first address and length. Both may end at 2^64.
+fn overlap(range: (u64, u64), other: (u64, u64)) -> Option<(u64, u64)> {
+    let end = |(address, length): (u64, u64)| u128::from(address) + u128::from(length);
+    let (from, to) = (range.0.max(other.0), end(range).min(end(other)));
+    let length = to.checked_sub(u128::from(from)).filter(|length| *length > 0)?;
+    Some((from, u64::try_from(length).ok()?))
+}
+
+impl VmMemory {
+    pub fn new(region_bytes: u64) -> VmMemory {
+        VmMemory { base: None, region_bytes, files: Vec::new(), next_file: 0, counts: MapCounts::default() }
+    }
+
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    pub fn base(&self) -> Option<u64> {
+        self.base
+    }
+
+    /// The card has taken this BASE.
+    pub fn set_base(&mut self, base: u64) {
+        self.base = Some(base);
+    }
+
+    /// Gives the card what is in the region. What it refuses is noted: the VMM could not tell the guest.
+    ///
+    /// # Errors
+    /// The card is lost.
+    pub fn map(
+        &mut self,
+        card: &mut impl Card,
+        (address, size): (u64, u64),
+        file: Option<OwnedFd>,
+        offset: u64,
+        rights: Rights,
+    ) -> Result<(), CardLost> {
+        let inside = self.base.and_then(|base| overlap((address, size), (base, self.region_bytes)));
+        let Some(inside) = inside else {
+            self.counts.outside += 1;
+            return Ok(());
+        };
+        let mapped = match file {
+            _ if inside != (address, size) => Err(Errno::INVAL),
+            None => Err(Errno::BADF),
+            Some(file) => match self.known(card, file, offset, size)? {
+                Ok(memory) => card.ask(&Request::Map { address, length: size, memory, offset, rights }, None)?,
+                Err(errno) => Err(errno),
+            },
+        };
+        if let Err(errno) = mapped {
+            if self.counts.refused == 0 {
+                self.counts.first_refused = (address, errno.raw_os_error().unsigned_abs());
+            }
+            self.counts.refused += 1;
+        }
+        Ok(())
+    }
+
+    /// The card's number of a file, of which it has the bytes up to the end of this range.
+    fn known(
+        &mut self,
+        card: &mut impl Card,
+        file: OwnedFd,
+        offset: u64,
+        size: u64,
+    ) -> Result<Result<u64, Errno>, CardLost> {
+        let Ok(stat) = rustix::fs::fstat(&file) else { return Ok(Err(Errno::BADF)) };
+        let (device, inode) = (stat.st_dev, stat.st_ino);
+        let Some(end) = offset.checked_add(size) else { return Ok(Err(Errno::INVAL)) };
+        let known =
+            self.files.iter().find(|known| (known.device, known.inode) == (device, inode) && known.length >= end);
+        if let Some(known) = known {
+            return Ok(Ok(known.id));
+        }
+        // All of the file: a VMM has one for all memory of its machine. One that is too short the card refuses.
+        let length = u64::try_from(stat.st_size).unwrap_or(0).max(end) & !(PAGE - 1);
+        let id = self.next_file;
+        let wish = Request::Memory { id, length, rights: Rights::ReadWrite };
+        if let Err(errno) = card.ask(&wish, Some(file))? {
+            return Ok(Err(errno));
+        }
+        self.next_file += 1;
+        self.files.push(KnownFile { device, inode, length, id });
+        Ok(Ok(id))
+    }
+
+    /// Takes from the card what it has in a range, whose borders may be any.
+    ///
+    /// # Errors
+    /// The card is lost.
+    pub fn unmap(&mut self, card: &mut impl Card, range: (u64, u64)) -> Result<(), CardLost> {
+        let Some(base) = self.base else { return Ok(()) };
+        let Some((address, length)) = overlap(range, (base, self.region_bytes)) else { return Ok(()) };
+        // The region is whole pages: to round outward does not leave it.
+        let rounded = |to: u64| {
+            let first = address & !(to - 1);
+            Request::Unmap { address: first, length: (address + length).next_multiple_of(to) - first }
+        };
+        // The parts that are left of huge pages may need more entries than the card gives. The guest has its pages back in any
+        // case, so the rest of those huge pages is lost, and counts as refused.
+        if card.ask(&rounded(PAGE), None)? == Err(Errno::TOOBIG) {
+            if self.counts.refused == 0 {
+                self.counts.first_refused = (address, Errno::TOOBIG.raw_os_error().unsigned_abs());
+            }
+            self.counts.refused += 1;
+            let _ = card.ask(&rounded(HUGE), None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything from the card and forgets BASE.
+    ///
+    /// # Errors
+    /// The card is lost.
+    pub fn reset(&mut self, card: &mut impl Card) -> Result<(), CardLost> {
+        self.unmap(card, (0, u64::MAX))?;
+        self.base = None;
+        self.counts = MapCounts::default();
+        for file in std::mem::take(&mut self.files) {
+            let _ = card.ask(&Request::Forget { id: file.id }, None)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_overlap_up_to_the_end_of_all_addresses() {
+        assert_eq!(overlap((0, 10), (5, 10)), Some((5, 5)));
+        assert_eq!(overlap((0, 5), (5, 10)), None);
+        assert_eq!(overlap((8, 2), (5, 10)), Some((8, 2)));
+        // An unmap of all that the address space has, as QEMU cuts it.
+        assert_eq!(overlap((0xfef0_0000, 0xffff_ffff_0110_0000), (1 << 40, 1 << 36)), Some((1 << 40, 1 << 36)));
+        assert_eq!(overlap((u64::MAX, 1), (u64::MAX - 1, 2)), Some((u64::MAX, 1)));
+    }
+}
