@@ -19,6 +19,8 @@ int fpga_ask(aviary_fpga *card, struct request request, int descriptor, struct r
 {
     struct reply ignored;
 
+    if (card->function)
+        return fpga_function_ask(card->function, &request, reply ? reply : &ignored);
     return fpga_exchange(card->socket, request, descriptor, reply ? reply : &ignored, NULL);
 }
 
@@ -84,12 +86,26 @@ EXPORTED int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, uns
         return -EINVAL;
     *count = 0;
     pthread_mutex_lock(&one_looks);
+    if (fpga_uses_functions()) {
+        error = fpga_function_list(ports, room, count);
+        pthread_mutex_unlock(&one_looks);
+        return error;
+    }
     socket = fpga_connect();
     error = socket < 0 ? socket : list_ports(socket, ports, room, count);
     if (socket >= 0)
         fpga_end_connection(socket);
     pthread_mutex_unlock(&one_looks);
     return error == -ESRCH ? 0 : error;
+}
+
+/* Finds an accelerator of this type: in the virtual machine, or at the card's socket. The reply is that of HELLO. */
+static int greet(aviary_fpga *card, struct request hello, struct reply *reply)
+{
+    if (fpga_uses_functions())
+        return fpga_function_open(hello.words, &card->function, reply);
+    card->socket = fpga_connect();
+    return card->socket < 0 ? card->socket : fpga_ask_locked(card, hello, reply);
 }
 
 EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
@@ -106,9 +122,8 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
     if (!card)
         return -ENOMEM;
     pthread_mutex_init(&card->lock, NULL);
-    card->file = -1;
-    card->socket = fpga_connect();
-    error = card->socket < 0 ? card->socket : fpga_ask_locked(card, hello, &reply);
+    card->file = card->socket = -1;
+    error = greet(card, hello, &reply);
     if (!error)
         error = set_up(card, reply.words[1], reply.words[2]);
     if (error) {
@@ -125,6 +140,8 @@ static void leave(aviary_fpga *card)
     /* The card ends the job before it lets go of the memory, which stays mapped there until then. */
     if (card->socket >= 0)
         close(card->socket);
+    if (card->function)
+        fpga_function_close(card->function);
 }
 
 static void drop(aviary_fpga *card)
@@ -206,19 +223,35 @@ static int64_t now_ms(void)
     return time.tv_sec * (int64_t)1000 + time.tv_nsec / 1000000;
 }
 
+static int phase_of(aviary_fpga *card, uint64_t *phase)
+{
+    struct reply reply;
+    int error;
+
+    if (card->function) {
+        pthread_mutex_lock(&card->lock);
+        error = fpga_function_phase(card->function, phase);
+        pthread_mutex_unlock(&card->lock);
+        return error;
+    }
+    error = fpga_ask_locked(card, (struct request){INFO, 0, {0}}, &reply);
+    *phase = reply.words[0];
+    return error;
+}
+
 EXPORTED int aviary_fpga_wait(aviary_fpga *card, int timeout_ms)
 {
     int64_t end = now_ms() + timeout_ms;
 
     for (;;) {
-        struct aviary_fpga_status status;
+        uint64_t phase;
         int64_t left = timeout_ms < 0 ? WAIT_MS : end - now_ms();
-        int error = aviary_fpga_status(card, &status);
+        int error = phase_of(card, &phase);
 
         if (error)
             return error;
-        if (status.phase != AVIARY_FPGA_QUEUED && status.phase != AVIARY_FPGA_RUNNING)
-            return status.phase == AVIARY_FPGA_FAILED ? -EIO : 0;
+        if (phase != AVIARY_FPGA_QUEUED && phase != AVIARY_FPGA_RUNNING)
+            return phase == AVIARY_FPGA_FAILED ? -EIO : 0;
         if (left <= 0)
             return -ETIMEDOUT;
         error = fpga_ask_locked(card, (struct request){WAIT, (uint32_t)(left < WAIT_MS ? left : WAIT_MS), {0}}, NULL);
@@ -233,7 +266,10 @@ EXPORTED int aviary_fpga_event(aviary_fpga *card, unsigned vector, int *descript
     int error;
 
     pthread_mutex_lock(&card->lock);
-    error = fpga_exchange(card->socket, (struct request){INTERRUPT, vector, {0}}, -1, &reply, descriptor);
+    if (card->function)
+        error = fpga_function_event(card->function, vector, descriptor);
+    else
+        error = fpga_exchange(card->socket, (struct request){INTERRUPT, vector, {0}}, -1, &reply, descriptor);
     pthread_mutex_unlock(&card->lock);
     /* Only a card that is not ours answers without one. */
     return !error && *descriptor < 0 ? -EPROTO : error;
@@ -291,15 +327,18 @@ EXPORTED const char *aviary_fpga_explain(int error)
 {
     switch (error < 0 ? -error : error) {
     case 0: return "success";
-    case EDESTADDRREQ: return "AVIARY_FPGA is not set: start the program with `aviary run --fpga IMAGE -- PROGRAM`";
+    case EDESTADDRREQ: return "AVIARY_FPGA is not set: start the program with `aviary run --fpga IMAGE -- PROGRAM`; in a virtual machine: no PCI function is bound to vfio-pci, see docs/fpga.md";
+    case EADDRINUSE: return "another program of this virtual machine has the accelerator: end it, or give the machine another device";
+    case ENOTSUP: return "the virtual machine has no IOMMU for the accelerator: it needs `-device intel-iommu,intremap=on,caching-mode=on` in QEMU and `intel_iommu=on` on the kernel's command line";
+    case ENOLCK: return "the program may pin no more memory: raise its limit to the bytes that it maps (ulimit -l, RLIMIT_MEMLOCK; `unlimited` for all)";
     case EAFNOSUPPORT: return "AVIARY_FPGA is no address of a card: expected unix:PATH";
     case ECONNREFUSED: return "the card's process has ended: start it again";
     case ECONNRESET: return "the card's process has hung up: it has ended, or has too many clients";
     case EPROTONOSUPPORT: return "library and card are of different versions: install both of one release";
     case ENOENT: return "the card has no accelerator of this type that the program may use";
     case ENXIO: return "there is no card at AVIARY_FPGA: it has ended, or the path is another one";
-    case ENODEV: return "the node's card is not available: the node's log says why";
-    case EACCES: return "this user or tenant may not use the card: its owner can change the socket's mode and the tenant's apis";
+    case ENODEV: return "the node's card is not available, or the card of a virtual machine has ended: the node's or the device's log says why";
+    case EACCES: return "this user or tenant may not use the card: its owner can change the socket's mode and the tenant's apis; in a virtual machine that of /dev/vfio";
     case EUSERS: return "the user, tenant or card has as many sessions as allowed: end another program";
     case EAGAIN: return "the node could not hand the connection to its card: try again; the node's log says why";
     case ENOSPC: return "the card has no free IO slice: end another client";

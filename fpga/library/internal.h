@@ -53,15 +53,20 @@ struct block {
         /* A file of others, of which this process may have nothing mapped. */
         FOREIGN
     } kind;
-    /* The file in which it is. */
+    /* The file in which it is, if it is on a link. */
     struct memory *memory;
     struct block *next;
 };
 
+/* A PCI function of a virtual machine. */
+struct fpga_function;
+
 struct aviary_fpga {
     /* One request at a time, and the blocks. */
     pthread_mutex_t lock;
+    /* The card: a socket, or a function; -1 and NULL where it is the other. */
     int socket;
+    struct fpga_function *function;
     /* The region: reserved from `reserved` on, used from `region` on, which is aligned to 2 MB. */
     char *reserved, *region;
     size_t reserved_bytes, region_bytes;
@@ -94,5 +99,23 @@ void fpga_drop_blocks(aviary_fpga *card);
 int fpga_use_memory(aviary_fpga *card, int file, uint64_t length, int writable, struct memory **memory);
 /* With the lock: one use less. The last one makes the card forget the file. */
 void fpga_release_memory(aviary_fpga *card, struct memory *memory);
+
+/* True: cards of this process are PCI functions of the virtual machine that it is in. */
+int fpga_uses_functions(void);
+/* Opens the function with an accelerator of this type; the reply is that of HELLO. A negative error. */
+int fpga_function_open(const uint64_t guid[2], struct fpga_function **function, struct reply *reply);
+/* Ends the job, and everything that is mapped. */
+void fpga_function_close(struct fpga_function *function);
+/* As aviary_fpga_list. */
+int fpga_function_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count);
+/* Does what a card does with a request. */
+int fpga_function_ask(struct fpga_function *function, const struct request *request, struct reply *reply);
+/* The phase alone, which is one read. */
+int fpga_function_phase(struct fpga_function *function, uint64_t *phase);
+/* As aviary_fpga_event. */
+int fpga_function_event(struct fpga_function *function, unsigned vector, int *descriptor);
+/* Pins memory of this process and has the accelerator see it. -ENOMEM: the card refused it. -ENOLCK: too much is pinned. */
+int fpga_function_map(struct fpga_function *function, const void *memory, uint64_t io_address, size_t bytes, int writable);
+int fpga_function_unmap(struct fpga_function *function, uint64_t io_address, size_t bytes);
 
 #endif

@@ -122,6 +122,11 @@ EXPORTED void aviary_fpga_connect_by(int (*connect)(void))
     atomic_store(&connector, connect);
 }
 
+int fpga_uses_functions(void)
+{
+    return !atomic_load(&connector) && !getenv("AVIARY_FPGA");
+}
+
 void fpga_end_connection(int socket)
 {
     struct timeval most = {.tv_sec = 1};

@@ -42,7 +42,8 @@ static int own_file(aviary_fpga *card)
     uint64_t bytes = card->region_bytes;
     int file;
 
-    if (card->file >= 0)
+    /* For a function the pages are the program's own. */
+    if (card->file >= 0 || card->function)
         return 0;
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes)
         bytes = most.rlim_cur & ~(uint64_t)(HUGE_PAGE - 1);
@@ -122,6 +123,11 @@ static uint64_t offset_of(const aviary_fpga *card, const struct block *block)
  * program that has unmapped its memory keeps what it has there now. */
 static void let_go(const aviary_fpga *card, const struct block *block)
 {
+    if (card->function) {
+        if (block->kind != BORROWED)
+            reserve_again(block->place, block->length);
+        return;
+    }
     if (block->kind == FOREIGN)
         return;
     if (block->kind == OWN)
@@ -144,11 +150,34 @@ static int show_block(const aviary_fpga *card, const struct block *block)
     return 0;
 }
 
+/* For a function: memory of the program's own, which the kernel pins; a file's pages have to be there for that. */
+static int map_for_function(aviary_fpga *card, struct block *block, int file, uint64_t offset, int writable)
+{
+    int flags = MAP_FIXED | (block->kind == FOREIGN ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+    int protection = PROT_READ | (block->kind != FOREIGN || writable ? PROT_WRITE : 0);
+    int error;
+
+    block->memory = NULL;
+    if (block->kind != BORROWED
+        && mmap(block->place, block->length, protection, flags, block->kind == FOREIGN ? file : -1, (off_t)offset) == MAP_FAILED)
+        return -errno;
+    /* A hint: with large pages the virtual machine sends one message for each, and not 512. */
+    if (block->kind == OWN)
+        madvise(block->place, block->length, MADV_HUGEPAGE);
+    error = fpga_function_map(card->function, block->kind == BORROWED ? block->address : block->place, (uintptr_t)block->place, block->length,
+                              writable);
+    if (error)
+        let_go(card, block);
+    return error;
+}
+
 /* Puts a file's pages where the program has or gets them, and tells the card. */
 static int map_block(aviary_fpga *card, struct block *block, int file, uint64_t offset, unsigned flags)
 {
     int writable = !(flags & AVIARY_FPGA_READ_ONLY), error;
 
+    if (card->function)
+        return map_for_function(card, block, file, offset, writable);
     if (block->kind != FOREIGN) {
         offset = offset_of(card, block);
         if (offset + block->length > card->file_bytes)
@@ -251,7 +280,8 @@ static int unmap_locked(aviary_fpga *card, struct block **link)
     if (!error) {
         *link = block->next;
         let_go(card, block);
-        fpga_release_memory(card, block->memory);
+        if (block->memory)
+            fpga_release_memory(card, block->memory);
         free(block);
     }
     return error;
