@@ -2,6 +2,8 @@
  *   copy BYTES     copies with NLB, and tells what differs and how many device cycles the job took
  *   pages BYTES    maps so much memory of the program that has no large pages, unmaps the middle half of it, and copies the rest
  *   wait           a job that reads for ever; ends when the card or the device does
+ *   bother TIMES   such a job, with so many reads of a register for each page of 4 KB that is mapped and unmapped at the same time,
+ *                  of which there are a tenth; then it waits
  * A third word is the user id under which it does so. */
 #define _GNU_SOURCE
 #include <aviary-fpga.h>
@@ -105,6 +107,24 @@ static void small_pages(size_t bytes)
     printf("%zu bytes in small pages, %zu wrong\n", bytes, wrong);
 }
 
+/* Registers are read, and memory is mapped and unmapped while the job runs. */
+static void bother(size_t times)
+{
+    unsigned char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t value;
+
+    if (page == MAP_FAILED)
+        must(-ENOMEM, "mmap");
+    for (size_t i = 0; i < times; i++) {
+        must(aviary_fpga_read(nlb, NUM_LINES, &value), "read");
+        if (i % 10)
+            continue;
+        must(aviary_fpga_map(nlb, (void **)&page, 4096, AVIARY_FPGA_EXISTING, NULL), "map");
+        must(aviary_fpga_unmap(nlb, page), "unmap");
+    }
+    printf("bothered\n");
+}
+
 int main(int count, char **words)
 {
     size_t bytes = count > 2 ? strtoul(words[2], NULL, 0) : 1 << 20;
@@ -113,12 +133,14 @@ int main(int count, char **words)
     if (count > 3 && setuid((uid_t)atoi(words[3])) != 0)
         must(-errno, "setuid");
     must(aviary_fpga_connect(NLB, &nlb), "connect");
-    if (count > 1 && strcmp(words[1], "wait") == 0) {
-        void *memory = mapped(bytes);
-        start(memory, memory, bytes, CONTINUOUS);
+    if (count > 1 && (strcmp(words[1], "wait") == 0 || strcmp(words[1], "bother") == 0)) {
+        void *memory = mapped(1 << 20);
+        start(memory, memory, 1 << 20, CONTINUOUS);
         /* The interrupt is set up now, too. */
         if (aviary_fpga_wait(nlb, 100) == -ETIMEDOUT)
             printf("the job runs\n");
+        if (strcmp(words[1], "bother") == 0)
+            bother(bytes);
         must(aviary_fpga_wait(nlb, -1), "wait");
     } else if (count > 1 && strcmp(words[1], "pages") == 0) {
         small_pages(bytes);

@@ -67,13 +67,14 @@ def initramfs(to, programs):
 class Device:
     """The process that is a machine's accelerator."""
 
-    def __init__(self, directory, card, name):
+    def __init__(self, directory, card, name, user=None):
         self.socket, self.log = directory / f"{name}.vfio", directory / f"device-{name}"
+        options = {"user": user, "group": user, "extra_groups": []} if user else {}
         with contextlib.suppress(FileNotFoundError):
             self.socket.unlink()
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen([AVIARY, "fpga-device", NLB, "--card", f"unix:{card}", "--listen", f"unix:{self.socket}"],
-                                            stderr=log)
+                                            stderr=log, **options)
         wait_until(HANG, f"the device {name} listens: {self.log.read_text()}", lambda: self.socket.exists() or self.process.poll())
 
     def end(self):
@@ -85,16 +86,15 @@ class Device:
 class Machine:
     """A virtual machine with a shell on its serial line."""
 
-    def __init__(self, directory, image, card, name, memory="768M", devices=1):
-        self.devices = [Device(directory, card, f"{name}{number}") for number in range(devices)]
+    def __init__(self, directory, image, card, name, memory="768M", user=None):
+        self.device = Device(directory, card, name, user)
         self.errors, self.lines = directory / f"qemu-{name}", queue.Queue()
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
                    "-nodefaults", "-no-reboot", "-serial", "stdio", "-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48",
                    "-kernel", FETCHED / "vmlinuz", "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]
-        for number, device in enumerate(self.devices):
-            function = f'{{"driver":"vfio-user-pci","addr":"{4 + number}.0","socket":{{"type":"unix","path":"{device.socket}"}}}}'
-            command += ["-device", function]
+        place = f'"socket":{{"type":"unix","path":"{self.device.socket}"}}'
+        command += ["-device", f'{{"driver":"vfio-user-pci","addr":"4.0",{place}}}']
         with self.errors.open("w", encoding="utf-8") as errors:
             self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                             text=True, errors="replace")
@@ -143,9 +143,8 @@ class Machine:
     def discard(self):
         self.process.kill()
         self.process.wait()
-        for device in self.devices:
-            device.process.kill()
-            device.process.wait()
+        self.device.process.kill()
+        self.device.process.wait()
 
 
 class Card:
