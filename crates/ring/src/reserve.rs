@@ -93,7 +93,7 @@ impl Reserve {
         }
         for run in self.runs(steps, false) {
             self.protect(&self.pages(run.clone()), libc::PROT_READ | libc::PROT_WRITE)?;
-            self.mark(run, true);
+            self.set_open(run, true);
         }
         Ok(())
     }
@@ -108,9 +108,9 @@ impl Reserve {
             return;
         }
         for run in self.runs(offset.div_ceil(STEP_BYTES)..last, true) {
-            self.mark(run.clone(), false);
+            self.set_open(run.clone(), false);
             if self.protect(&self.pages(run.clone()), libc::PROT_NONE).is_err() {
-                self.mark(run, true);
+                self.set_open(run, true);
             }
         }
     }
@@ -151,7 +151,7 @@ impl Reserve {
         })
     }
 
-    fn mark(&self, steps: Range<usize>, open: bool) {
+    fn set_open(&self, steps: Range<usize>, open: bool) {
         for step in steps {
             let (Some(word), bit) = (self.open.get(step / WORD_STEPS), 1 << (step % WORD_STEPS)) else { continue };
             if open {

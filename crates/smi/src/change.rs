@@ -86,7 +86,7 @@ pub fn apply(devices: &[Device], option: &str, value: &str) -> (String, u8) {
                 text.push_str(&format!(
                     "Unable to set {what} for GPU {bus}: {code}\nTerminating early due to previous errors.\n"
                 ));
-                return (text, status(code));
+                return (text, exit_status(code));
             }
         }
     }
@@ -111,7 +111,7 @@ fn run(device: &Device, function: &str, arguments: &[Number]) -> Result<(), Code
 }
 
 /// The exit status for a result of NVML.
-pub fn status(code: Code) -> u8 {
+pub fn exit_status(code: Code) -> u8 {
     match code {
         Code::INVALID_ARGUMENT => 2,
         Code::NOT_SUPPORTED => 3,

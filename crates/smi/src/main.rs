@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         return finish(&mut io::stdout(), "NVIDIA-SMI found no libnvidia-ml.so.1 on this machine.\n", NO_LIBRARY);
     };
     if let Err(code) = library.run("nvmlInit_v2", &[]) {
-        return finish(&mut io::stdout(), &not_started(code), change::status(code));
+        return finish(&mut io::stdout(), &not_started(code), change::exit_status(code));
     }
     let (text, status) = run(&library, &arguments, &mut output);
     finish(&mut output, &text, status)

@@ -29,7 +29,7 @@ impl Keeper {
     }
 
     /// The socket under the number that it has in the table of the calling thread, if it is open there.
-    pub fn socket(&self) -> &ControlSocket {
+    pub fn callers_socket(&self) -> &ControlSocket {
         &self.control
     }
 

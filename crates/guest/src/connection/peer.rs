@@ -75,7 +75,7 @@ impl Peer {
 
     /// Sleeps until the server is gone, then ends the wait of the callback lane.
     pub fn watch(&self, callbacks: &LaneWaker) {
-        self.keeper.socket().await_hang_up();
+        self.keeper.callers_socket().await_hang_up();
         self.liveness.kill();
         self.callback_liveness.kill();
         callbacks.wake();
@@ -102,7 +102,7 @@ impl Peer {
 
     /// Sends a message. The caller holds a lock, so that messages are not interleaved.
     pub fn tell(&self, message: Control, fd: Option<&OwnedFd>) -> Result<(), Lost> {
-        let socket = self.keeper.socket();
+        let socket = self.keeper.callers_socket();
         let sent = match fd {
             None => self.keeper.with(move |socket| socket.send(message, None)),
             // The descriptor is one of this thread's.
@@ -123,7 +123,7 @@ impl Peer {
     pub fn abandon_in_child(&self, arena: &Arena) {
         self.liveness.kill();
         self.failed.store(true, Ordering::Relaxed);
-        let control = self.keeper.socket().kept();
+        let control = self.keeper.callers_socket().kept();
         let device = arena.device().and_then(|device| device.kept());
         for file in control.into_iter().chain(device) {
             // SAFETY: the number still refers to this connection's file, not to the application's, and

@@ -78,7 +78,10 @@ impl Drop for PrivateDir {
 
 /// Sockets of the private nodes of this user that are running now.
 pub fn private_nodes() -> Vec<PathBuf> {
-    own_directories(&parent()).map(|directory| directory.join("node.sock")).filter(|socket| socket.exists()).collect()
+    private_directories_of_this_user(&parent())
+        .map(|directory| directory.join("node.sock"))
+        .filter(|socket| socket.exists())
+        .collect()
 }
 
 fn parent() -> PathBuf {
@@ -146,14 +149,14 @@ fn is_random_name(name: &str) -> bool {
     name.len() == 24 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn own_directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    let user = rustix::process::geteuid().as_raw();
+fn private_directories_of_this_user(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let directory_owner = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
         let name = entry.file_name();
         let named = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).is_some_and(is_random_name);
         let metadata = entry.metadata().ok()?;
-        (named && metadata.is_dir() && metadata.uid() == user).then(|| entry.path())
+        (named && metadata.is_dir() && metadata.uid() == directory_owner).then(|| entry.path())
     })
 }
 
@@ -169,7 +172,7 @@ fn remove_whole(directory: &Path) -> io::Result<()> {
 }
 
 fn remove_older(parent: &Path, age: Duration) {
-    for directory in own_directories(parent) {
+    for directory in private_directories_of_this_user(parent) {
         let old = fs::metadata(&directory)
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|time| time.elapsed().is_ok_and(|elapsed| elapsed >= age));

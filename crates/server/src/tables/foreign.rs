@@ -108,7 +108,7 @@ pub(crate) struct Table {
     /// Pieces, by the number of [`Kind::bound`].
     counts: [usize; 3],
     /// States whose struct has ended, and their bytes; the oldest first.
-    pub retired: VecDeque<(u64, usize)>,
+    pub retired_states: VecDeque<(u64, usize)>,
 }
 
 /// The foreign memory of a session.

@@ -125,18 +125,22 @@ impl<'a> Resolver<'a> {
             self.misplaced(said, DescriptorScope::State);
             match said.name.text.as_str() {
                 "copies" => parts.copies = true,
-                "shows" => said.arguments.iter().flatten().for_each(|part| self.shown(said, part, hidden, &mut parts)),
+                "shows" => said
+                    .arguments
+                    .iter()
+                    .flatten()
+                    .for_each(|part| self.resolve_shown_member(said, part, hidden, &mut parts)),
                 _ => {}
             }
         }
-        self.unshown(d, hidden, &parts);
+        self.warn_of_unshown_members(d, hidden, &parts);
         parts.shown.sort_unstable();
         parts.shown.dedup();
         parts
     }
 
     /// A member of a hidden member, which the application reads.
-    fn shown(&mut self, d: &Descriptor, part: &Argument, hidden: &[&Field], parts: &mut Parts) {
+    fn resolve_shown_member(&mut self, d: &Descriptor, part: &Argument, hidden: &[&Field], parts: &mut Parts) {
         let name = match part {
             Argument::Expr(crate::syntax::ast::AstExpr { kind: AstExprKind::Name(name), .. }) => name.as_str(),
             _ => "",
@@ -159,7 +163,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Members that the header tells its users of, and that they would not see change.
-    fn unshown(&mut self, d: &Descriptor, hidden: &[&Field], parts: &Parts) {
+    fn warn_of_unshown_members(&mut self, d: &Descriptor, hidden: &[&Field], parts: &Parts) {
         let told = |text: &str| self.header.functions.iter().any(|f| mentions(&f.notes.comment, text));
         let missing: Vec<String> = inner(hidden)
             .filter(|(_, offset, _)| !parts.shown.iter().any(|(at, _)| at == offset))

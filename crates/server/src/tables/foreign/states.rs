@@ -24,12 +24,12 @@ impl Table {
 
     /// They are charged to nobody.
     fn has_too_many_retired(&self) -> bool {
-        let bytes: usize = self.retired.iter().map(|(_, bytes)| bytes).sum();
-        self.retired.len() > MAX_RETIRED || bytes > MAX_RETIRED_BYTES
+        let bytes: usize = self.retired_states.iter().map(|(_, bytes)| bytes).sum();
+        self.retired_states.len() > MAX_RETIRED || bytes > MAX_RETIRED_BYTES
     }
 
     fn drop_oldest_retired(&mut self) -> bool {
-        self.retired.pop_front().is_some_and(|(id, _)| self.remove(id).is_some())
+        self.retired_states.pop_front().is_some_and(|(id, _)| self.remove(id).is_some())
     }
 }
 
@@ -106,7 +106,7 @@ impl ForeignTable {
     /// A call has ended the state, or has not made it.
     pub(crate) fn end_state(&self, id: u64) -> Option<Arc<State>> {
         let mut table = self.table();
-        table.retired.retain(|(retired, _)| *retired != id);
+        table.retired_states.retain(|(retired, _)| *retired != id);
         table.remove(id)?.state
     }
 
@@ -119,7 +119,7 @@ impl ForeignTable {
             table.remove(id);
         } else if !std::mem::replace(&mut memory.ending, true) {
             let bytes = state.memory.len() + lock(&state.scratch).iter().map(|s| s.memory.len()).sum::<usize>();
-            table.retired.push_back((id, bytes));
+            table.retired_states.push_back((id, bytes));
             while table.has_too_many_retired() && table.drop_oldest_retired() {}
         }
         Some(state)
