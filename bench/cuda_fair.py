@@ -107,7 +107,7 @@ class Fair:
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         folders = [word for folder in self.api_dirs for word in ("--api-dir", folder)]
         log = open(self.folder / "node.log", "w", encoding="utf-8")
-        process = subprocess.Popen([self.aviary, "serve", "--config", config, *folders], stdout=log, stderr=log,
+        process = subprocess.Popen([self.aviary, "serve", "--config", config, "--pass-environment=AVIARY_WITHOUT", *folders], stdout=log, stderr=log,
                                    env={**os.environ, **self.native_environment()})
         try:
             deadline = time.monotonic() + 20

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import measure
 from harness.accelerator import RECORD, Stage
-from harness.process import AVIARY, ROOT, Failure, run
+from harness.process import APIS, AVIARY, Failure, run
 
 # Launches per measurement: as many as take this long, in microseconds.
 CALIBRATION_US = 200_000
@@ -50,7 +50,7 @@ class PoclStage(Stage):
             raise Failure("the device is a processor of its own: two are needed")
         self.programs.mkdir()
         # Our library names no versions of its symbols; a program that was linked with another would complain.
-        library = ROOT / "target/aviary" / self.guest_library
+        library = APIS / self.guest_library
         shutil.copy(measure.compile_c("occupy", library), self.programs)
         self.cache = self.folder / "cache"
         self.cache.mkdir()

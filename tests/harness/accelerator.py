@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.process import AVIARY, HANG, ROOT, Failure, run
+from harness.process import APIS, AVIARY, HANG, ROOT, Failure, run
 
 # Tenants are users: these are nobody's on any machine that we know.
 FIRST_USER = 60001
@@ -153,7 +153,7 @@ class Stage:
         self.programs = self.folder / "bin"
         self.guest = self.folder / "guest"
         self.guest.mkdir()
-        shutil.copy(ROOT / "target/aviary" / self.guest_library, self.guest)
+        shutil.copy(APIS / self.guest_library, self.guest)
         self.runs = 0
         self._log_file = self.folder / "node.log"
         self.prepare()
@@ -237,7 +237,8 @@ class Stage:
         log = self._log_file
         environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
-            command = [*self.beside_the_device(), AVIARY, "serve", "--config", config, "--pass-environment=TESTAPI_*", *options]
+            command = [*self.beside_the_device(), AVIARY, "serve", "--config", config, "--pass-environment=TESTAPI_*",
+                       "--pass-environment=AVIARY_WITHOUT", *options]
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
         node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:

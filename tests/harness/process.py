@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 AVIARY = Path(os.environ.get("AVIARY", ROOT / "target/release/aviary"))
+# The APIs that were built with it: where the command looks for them.
+APIS = AVIARY.parents[1] / "aviary"
 # Seconds after which a wait for an event of another process is a hang. It bounds tests and claims nothing: a machine
 # with a load of ten has been seen to delay a process by seconds.
 HANG = 240.0

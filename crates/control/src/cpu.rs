@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
+use aviary_gate::ablation::{Term, without};
+
 /// What a thread knows of itself.
 struct ThisThread {
     /// It has asked for a short quantum.
@@ -156,7 +158,9 @@ const MIN_MIGRATION_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Moves this thread to another CPU, if it may run on others; true if it did. Its set of allowed CPUs stays.
 pub fn migrate_off_cpu() -> bool {
-    if THREAD.with(|thread| thread.migrated.get()).is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL) {
+    if without(Term::Migration)
+        || THREAD.with(|thread| thread.migrated.get()).is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL)
+    {
         return false;
     }
     THREAD.with(|thread| thread.migrated.set(Some(Instant::now())));

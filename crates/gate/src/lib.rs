@@ -14,6 +14,7 @@ mod slot;
 
 pub use account::Account;
 pub use amounts::{Allowance, Kind, Refused};
+pub use aviary_ring::ablation;
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
 pub use shared::grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};

@@ -14,6 +14,7 @@
 // The fuzz targets use the crate from outside.
 #[cfg(all(test, not(loom)))]
 extern crate self as aviary_ring;
+pub mod ablation;
 mod consumer;
 mod doorbell;
 mod file;

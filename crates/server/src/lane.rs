@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_control::cpu;
+use aviary_ring::ablation::{Term, without};
 use aviary_transport::{LaneEnd, LaneError};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 
@@ -348,7 +349,8 @@ impl Lane {
     #[cold]
     fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
         let awake = self.context.session.devices.reply_spin_window();
-        self.context.completion_poll_time.set(awake);
+        let poll = if without(Term::CompletionPoll) { Duration::ZERO } else { awake };
+        self.context.completion_poll_time.set(poll);
         if awake.is_zero() {
             return WaitAdvice::default();
         }

@@ -2,6 +2,7 @@
 
 use super::boost::{Booster, ServerThreads};
 use super::settings::{DeviceKind, DeviceSettings, nanoseconds};
+use aviary_gate::ablation::{Term, without};
 use aviary_gate::{DeviceSlot, GrantPage, WAIT_CLASSES};
 use aviary_schedule::{Arbiter, Limits, MemberId, Report, Share, Slots};
 use std::collections::HashMap;
@@ -148,8 +149,10 @@ impl Device {
     }
 
     fn tell(&self, place: &Place) {
-        place.slot().idle_hold_ns.store(nanoseconds(self.settings.linger), Relaxed);
-        place.slot().spin_window_ns.store(nanoseconds(self.settings.awake), Relaxed);
+        let linger = if without(Term::Linger) { 0 } else { nanoseconds(self.settings.linger) };
+        let awake = if without(Term::Awake) { 0 } else { nanoseconds(self.settings.awake) };
+        place.slot().idle_hold_ns.store(linger, Relaxed);
+        place.slot().spin_window_ns.store(awake, Relaxed);
     }
 
     /// The doorbell of that session rang.

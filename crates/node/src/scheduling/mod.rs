@@ -21,6 +21,7 @@ use crate::error::NodeError;
 use crate::log::Log;
 use crate::tenants::shares::Shares;
 use aviary_control::cpu;
+use aviary_gate::ablation::{Term, without};
 use aviary_gate::{DEVICE_SLOTS, DeviceSlot, GrantPage, monotonic};
 use aviary_schedule::UNMANAGED;
 use boost::{Booster, Process, ServerThreads};
@@ -389,7 +390,7 @@ impl SchedulerShared {
             cpu::request_short_quantum();
             boost::log_no_real_time(self.log, error);
         }
-        let mut booster = Booster::new(priority.is_ok(), self.log);
+        let mut booster = Booster::new(priority.is_ok() && !without(Term::Boost), self.log);
         self.serve(&mut booster);
         booster.end(monotonic());
     }

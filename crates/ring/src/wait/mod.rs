@@ -8,6 +8,7 @@ use std::hint;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::ablation::{Term, without};
 use crate::doorbell::Doorbell;
 use crate::futex;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -105,10 +106,10 @@ impl Spinner {
 
     /// Declares that every later wait is for a reply that the peer is working on.
     pub fn expect_answers(&mut self) {
-        if !self.longest.is_zero() && !cfg!(loom) {
+        if !self.longest.is_zero() && !cfg!(loom) && !without(Term::PostWakeSpin) {
             self.post_wake_spin = POST_WAKE_SPIN;
         }
-        if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) {
+        if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) && !without(Term::Predictor) {
             self.predictor = Some(WaitPredictor::default());
         }
     }
@@ -121,7 +122,7 @@ impl Spinner {
     /// Spin time of the next wait before it sleeps.
     fn time(&self) -> Duration {
         // The model checker explores the sleeps; a spin only polls and cannot go wrong.
-        if cfg!(loom) || self.longest.is_zero() {
+        if cfg!(loom) || self.longest.is_zero() || without(Term::Spin) {
             return Duration::ZERO;
         }
         if self.spin_window.is_zero() && self.confidence > 0 { self.longest } else { self.spin_window }
@@ -338,7 +339,7 @@ fn spin_time(spinner: &Spinner, peer_cpu: u32) -> Duration {
 }
 
 pub(crate) fn shares_cpu(peer_cpu: u32) -> bool {
-    peer_cpu != 0 && peer_cpu == current_cpu()
+    !without(Term::SharedCpu) && peer_cpu != 0 && peer_cpu == current_cpu()
 }
 
 fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
@@ -385,7 +386,7 @@ fn sleep(
             // The peer runs on the CPU where this thread has just been woken, and needs it to go
             // on.
             let on_peers_cpu = shares_cpu(word >> 1);
-            if on_peers_cpu && !post_wake_spin.is_zero() {
+            if on_peers_cpu && !post_wake_spin.is_zero() && !without(Term::Migration) {
                 sleep_once(flag, liveness, MAX_PEER_MIGRATION_TIME, &ready);
             }
             if spin(if on_peers_cpu { post_wake_spin.min(SHARED_CPU_SPIN) } else { post_wake_spin }, &ready) {

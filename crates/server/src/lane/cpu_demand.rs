@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_control::cpu;
+use aviary_ring::ablation::{Term, without};
 
 /// How often a lane that is busy looks.
 const DEMAND_POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -54,6 +55,9 @@ pub struct LaneCpuDemand {
 impl LaneCpuDemand {
     /// Called by the lane's thread, between calls.
     pub fn look(&self, session: &CpuDemand, holds_device: bool) {
+        if without(Term::Yield) {
+            return;
+        }
         let now = Instant::now();
         let last = self.last.get();
         if last.is_some_and(|(at, _)| now - at < DEMAND_POLL_INTERVAL) {

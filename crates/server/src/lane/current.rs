@@ -9,6 +9,7 @@ use std::sync::{self, Arc};
 use std::time::Duration;
 
 use aviary_control::cpu;
+use aviary_ring::ablation::{Term, without};
 use aviary_transport::LaneEnd;
 use aviary_wire::{Encoder, ReplyHeader};
 
@@ -85,6 +86,9 @@ impl LaneContext {
     /// The guest's thread will get an answer on this lane after `wait`: it should be awake by then. It waits for that by
     /// spinning, so not where this thread runs, which goes elsewhere while the device has something to do.
     pub fn wake_guest(&self, wait: Duration) {
+        if without(Term::GuestWake) {
+            return;
+        }
         let end = self.end.borrow();
         let slept = end.peer_sleeps();
         // It would be awake where this thread has to run, too.

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aviary_ring::ablation::{Term, without};
+
 /// Whether a session waits for the device so often that it pays to keep its threads awake while it has it: more than
 /// ten synchronous calls in ten milliseconds (FairGV 3.2.3), of those in which it has the device.
 #[derive(Default)]
@@ -46,7 +48,7 @@ impl LatencySensitive {
             self.is.store(window.passed < CALL_RATE_WINDOW, Ordering::Relaxed);
             *window = CallRateWindow { last: window.last, ..CallRateWindow::default() };
         }
-        self.is.load(Ordering::Relaxed)
+        self.is.load(Ordering::Relaxed) || without(Term::LatencySensitive)
     }
 }
 
@@ -70,6 +72,9 @@ impl Default for ReuseHint {
 
 impl ReuseHint {
     pub(super) fn learn(&mut self, in_time: bool) {
+        if without(Term::ReuseHint) {
+            return;
+        }
         self.confidence = if in_time {
             (self.confidence + CONFIDENCE_GAIN).min(MAX_CONFIDENCE)
         } else {

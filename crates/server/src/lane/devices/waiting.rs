@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use aviary_control::cpu;
 use aviary_gate::{DeviceSlot, GrantPage, monotonic};
+use aviary_ring::ablation::{Term, without};
 use aviary_schedule::{ALONE, UNMANAGED, Verdict};
 
 use super::{Devices, DrainRequest, Known, Locked, WAITS, limits, note_boosted};
@@ -22,7 +23,8 @@ const MAX_DRAIN_POLL_PAUSE_NS: u64 = 50_000;
 impl Devices {
     /// True if the threads of this session wait by spinning while it may use the device.
     pub(super) fn spins(&self, slot: &DeviceSlot) -> bool {
-        slot.spin_window_ns.load(Ordering::Relaxed) > 0 && self.latency_sensitive.is.load(Ordering::Relaxed)
+        slot.spin_window_ns.load(Ordering::Relaxed) > 0
+            && (self.latency_sensitive.is.load(Ordering::Relaxed) || without(Term::LatencySensitive))
     }
 
     /// The session has used its allowance up: the node is told once for each.
