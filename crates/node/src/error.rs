@@ -42,8 +42,6 @@ pub enum NodeError {
     NoSession(u64),
     /// there was no move {0}, or it ended too long ago
     NoMove(u64),
-    /// no API server can watch for calls of a parked session: {0}
-    Parked(String),
     /// cannot pass a connection to API server {0}: {1}
     HandOver(u32, io::Error),
     /// tenant `{0}` has {1} guest processes already, which is the limit

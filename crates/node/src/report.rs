@@ -120,7 +120,7 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         tenant: session.tenant.clone(),
         vm: session.in_vm().map(|guest| guest.vm.clone()),
         outdated: state.revoked(session),
-        server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
+        server: state.registry.process_of(session.server),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         moving: state.relocations.stage_of(session.server).map(str::to_owned),
         moves: session.moves.clone(),

@@ -1,10 +1,10 @@
 //! How relocations begin: an operator's wish, a session's own in tests, or the node's, for sessions that are idle.
 
 use super::{
-    machine::{Refusal, Relocation},
+    machine::{Effects, Refusal, Relocation},
     records::{Attempt, Part, Record},
     request::{MAX_STOP_MS, MoveBegun, MoveFigures, MoveRequest, MoveStatus, UnparkStatus},
-    table::{Effect, Purpose},
+    table::Purpose,
 };
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
@@ -103,11 +103,7 @@ impl Core {
                 effect
             }
         };
-        let begun = match effect {
-            Effect::Announce => self.order_announcement(state, source),
-            Effect::Capture => self.order_capture(state, source),
-            _ => self.prepare(state, source),
-        };
+        let begun = self.carry_out_one(state, source, effect, &Effects::none());
         if let Err(refusal) = begun {
             self.give_up(state, source, refusal.clone());
             return Err(refusal);

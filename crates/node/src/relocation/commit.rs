@@ -3,19 +3,16 @@
 use super::{
     begin::unfit_source,
     machine::{Event, Refusal},
-    records::{Attempt, Part, Record, fixed_length},
+    records::{Record, fixed_length},
     request::{MoveFigures, MoveStatus},
-    send::order,
+    send::order_all,
     table::{Kind, Purpose, Stage},
 };
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
 use aviary_control::MoveOrder;
 use aviary_gate::HeldAmount;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Instant,
-};
+use std::{collections::BTreeSet, time::Instant};
 
 impl Core {
     /// From here on the sessions are the target's. Everything that says whose they are changes in this one step; of the source
@@ -24,37 +21,34 @@ impl Core {
         let gone = || Refusal::not_now("the new API server has ended");
         let target = state.relocations.get(source).and_then(Record::target).ok_or_else(gone)?;
         let held = self.check_commit(state, source, target)?;
-        self.hand_on(state, source, target);
-        let process = |server: &u64| state.registry.servers.get(server).map_or(0, |server| server.process.pid());
-        let (old, process) = (process(&source), process(&target));
-        let Some(mut record) = state.relocations.remove(source) else { return Err(gone()) };
-        let Some(attempt) = record.attempt.take() else { return Err(gone()) };
+        let (old, process) = (state.registry.process_of(source), state.registry.process_of(target));
+        let mut record = state.relocations.remove(source).ok_or_else(gone)?;
+        let attempt = record.attempt.take().ok_or_else(gone)?;
         let figures = record.figures(&attempt, process, Instant::now());
-        let ids = record.relocation.sessions().iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let (ids, purpose, source_gone) =
+            (record.ids(), record.relocation.purpose(), record.relocation.take_source_gone());
+        record.held = held;
+        for (id, part) in &mut record.parts {
+            part.bytes = part.state.as_ref().and_then(|state| fixed_length(&state.file)).unwrap_or(0);
+            if let Some(session) = state.registry.sessions.get_mut(id) {
+                session.moves.add(purpose, &figures);
+            }
+        }
+        if purpose == Purpose::Park {
+            record.parked = Instant::now();
+        }
+        self.give_to(state, record, target);
         let MoveFigures { stood_us, whole_us, bytes, .. } = figures;
-        let source_gone = record.relocation.take_source_gone();
-        let level = self.level_of_moves();
-        if record.relocation.purpose() == Purpose::Move {
-            self.move_sessions(state, target, std::mem::take(&mut record.parts), &figures);
-            record.source = target;
-            state.relocations.insert(record);
-            state.relocations.remember(attempt.number, MoveStatus::Moved(figures));
-            self.log.at(
-                level,
-                format_args!("session {ids}: moved from API server {old} to {process}: {stood_us} us, {bytes} bytes"),
-            );
+        let (what, us) = if purpose == Purpose::Move { ("moved", stood_us) } else { ("parked,", whole_us) };
+        let told = format_args!("session {ids}: {what} from API server {old} to {process}: {us} us, {bytes} bytes");
+        self.log.at(self.level_of_moves(), told);
+        let status = if purpose == Purpose::Park { MoveStatus::Parked(figures) } else { MoveStatus::Moved(figures) };
+        if purpose == Purpose::Move {
+            self.continue_in(state, target);
+            state.relocations.remember(attempt.number, status);
         } else {
-            self.keep_parked(state, record, target, held);
-            let purpose = state.relocations.get(target).map(|record| record.relocation.purpose());
-            let is_new = purpose == Some(Purpose::Park);
-            let status = if is_new { MoveStatus::Parked(figures) } else { MoveStatus::Moved(figures) };
-            let Attempt { number, rehearser, .. } = attempt;
-            let rehearser = rehearser.filter(|server| holds_something(state, *server));
-            state.relocations.leave(number, &status, rehearser.into_iter().chain([source]));
-            self.log.at(
-                level,
-                format_args!("session {ids}: parked, from API server {old} to {process}: {whole_us} us, {bytes} bytes"),
-            );
+            let rehearser = attempt.rehearser.filter(|server| holds_something(state, *server));
+            state.relocations.leave(attempt.number, &status, rehearser.into_iter().chain([source]));
         }
         let _ = self.step(state, target, &Event::new(Kind::Committed));
         if state.relocations.get(target).is_some_and(|record| record.relocation.stage() == Stage::Committed) {
@@ -82,7 +76,7 @@ impl Core {
             return Err(Refusal::not_now("the new API server has ended"));
         }
         // Others may have been parked since the states went to the target.
-        self.check_parked_memory(state, source)?;
+        state.with_relocation(source, |state, record| self.check_parked_memory(state, record))?;
         let purpose = state.relocations.get(source).map(|record| (record.relocation.purpose(), &record.held));
         let seats = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let seats = seats.zip(state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()));
@@ -95,42 +89,32 @@ impl Core {
         held.ok_or_else(|| Refusal::not_now("the tenant's accounts are locked by another API server"))
     }
 
-    fn move_sessions(&self, state: &mut CoreState, target: u64, parts: BTreeMap<u64, Part>, figures: &MoveFigures) {
-        for (id, part) in parts {
-            self.unschedule(id);
-            if let Some(session) = state.registry.sessions.get_mut(&id) {
-                session.server = target;
-                session.moves.count += 1;
-                session.moves.last_us = Some(figures.stood_us);
-                session.moves.refused = None;
-                if let Some(pages) = &mut session.pages {
-                    pages.devices_file = part.devices_file;
-                }
-                self.schedule(id, &session.tenant, figures.server, part.devices);
-            }
-            order(state, target, id, MoveOrder::Go);
-        }
-    }
-
-    /// The sessions are parked from now on, or still, and the target watches their lanes.
-    fn keep_parked(&self, state: &mut CoreState, mut record: Record, target: u64, held: Vec<HeldAmount>) {
-        let is_new = record.relocation.purpose() == Purpose::Park;
+    /// All sessions of a relocation are another API server's from now on, which does not have them continue yet.
+    pub(super) fn give_to(&self, state: &mut CoreState, mut record: Record, target: u64) {
+        self.hand_on(state, record.source, target);
         for (id, part) in &mut record.parts {
             self.unschedule(*id);
-            part.bytes = part.state.as_ref().and_then(|state| fixed_length(&state.file)).unwrap_or(0);
             let Some(session) = state.registry.sessions.get_mut(id) else { continue };
             session.server = target;
-            session.moves.parks += u64::from(is_new);
-            session.moves.refused = None;
             if let Some(pages) = &mut session.pages {
                 (pages.devices, pages.devices_file) = (part.devices.take(), part.devices_file.take());
             }
         }
-        if is_new {
-            record.parked = Instant::now();
-        }
-        (record.source, record.held) = (target, held);
+        record.source = target;
         state.relocations.insert(record);
+    }
+
+    /// The rebuilt sessions of an API server continue, and may have their turns on devices.
+    pub(super) fn continue_in(&self, state: &mut CoreState, server: u64) {
+        let process = state.registry.process_of(server);
+        let Some(record) = state.relocations.get(server) else { return };
+        for id in record.parts.keys() {
+            if let Some(session) = state.registry.sessions.get_mut(id) {
+                let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
+                self.schedule(*id, &session.tenant, process, devices);
+            }
+        }
+        order_all(state, server, record.parts.keys(), MoveOrder::Go);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::{
     machine::{Effects, Event, Impossible, Refusal},
+    records::Record,
     request::MoveStatus,
-    send::order,
+    send::{order, order_all},
     table::{Effect, Kind, Stage},
 };
 use crate::log::Level;
@@ -34,39 +35,37 @@ impl Core {
 
     pub(super) fn carry_out(&self, state: &mut CoreState, source: u64, effects: &Effects) {
         for effect in effects.list {
-            let done = match effect {
-                Effect::Announce => self.order_announcement(state, source),
-                Effect::Prepare => self.prepare(state, source),
-                Effect::Capture => self.order_capture(state, source),
-                Effect::HandOver => {
-                    self.check_parked_memory(state, source).and_then(|()| self.hand_to_target(state, source))
-                }
-                Effect::ReplaceTarget => self.replace_target(state, source),
-                Effect::Commit => self.commit(state, source),
-                other => {
-                    self.carry_out_surely(state, source, *other, effects);
-                    Ok(())
-                }
-            };
-            if let Err(refusal) = done {
+            if let Err(refusal) = self.carry_out_one(state, source, *effect, effects) {
                 return self.give_up(state, source, refusal);
             }
         }
     }
 
-    /// The effects that cannot fail, or whose failure is theirs.
-    fn carry_out_surely(&self, state: &mut CoreState, source: u64, effect: Effect, effects: &Effects) {
-        let record = state.relocations.get(source);
+    /// # Errors
+    /// The attempt is to be given up.
+    pub(super) fn carry_out_one(
+        &self,
+        state: &mut CoreState,
+        source: u64,
+        effect: Effect,
+        effects: &Effects,
+    ) -> Result<(), Refusal> {
         match effect {
+            Effect::Announce => return state.with_relocation(source, |state, it| Self::order_announcement(state, it)),
+            Effect::Prepare => return state.with_relocation(source, |state, it| self.prepare(state, it)),
+            Effect::Capture => return state.with_relocation(source, |state, it| self.order_capture(state, it)),
+            Effect::HandOver => return state.with_relocation(source, |state, it| self.hand_over(state, it)),
+            Effect::ReplaceTarget => return state.with_relocation(source, |state, it| self.replace_target(state, it)),
+            Effect::Commit => return self.commit(state, source),
             Effect::Rehearse => {
-                let target = record.and_then(|record| record.target());
+                let target = state.relocations.get(source).and_then(Record::target);
                 if let Some((target, session)) = target.zip(effects.session) {
                     order(state, target, session, MoveOrder::Rebuild);
                 }
             }
             Effect::Rebuild => {
-                let sessions = record.iter().flat_map(|record| record.relocation.sessions());
-                sessions.for_each(|session| order(state, source, *session, MoveOrder::Rebuild));
+                let sessions = state.relocations.get(source).into_iter().flat_map(|it| it.relocation.sessions());
+                order_all(state, source, sessions, MoveOrder::Rebuild);
             }
             Effect::Charge => {
                 let charged = match self.charge_parked(state, source) {
@@ -76,8 +75,8 @@ impl Core {
                 let _ = self.step(state, source, &charged);
             }
             Effect::ReplaceSource => {
-                if let Err(error) = self.replace_watcher(state, source) {
-                    self.lose_parked(state, source, &format!("no API server is available for it: {error}"));
+                if let Err(refusal) = self.replace_watcher(state, source) {
+                    self.lose_parked(state, source, &refusal.reason);
                 }
             }
             Effect::EndCheck => self.end_check(state, source),
@@ -85,9 +84,8 @@ impl Core {
             Effect::Continue => self.let_parked_continue(state, source),
             Effect::Lose => self.lose_parked(state, source, &effects.why.reason),
             Effect::Forget => drop(state.relocations.remove(source)),
-            Effect::Announce | Effect::Prepare | Effect::Capture | Effect::HandOver => {}
-            Effect::ReplaceTarget | Effect::Commit => {}
         }
+        Ok(())
     }
 
     /// The node's own obstacle to an attempt.
@@ -119,7 +117,7 @@ impl Core {
         if gone {
             self.reap_source(state, source);
         } else {
-            sessions.iter().for_each(|session| order(state, source, *session, MoveOrder::Resume));
+            order_all(state, source, &sessions, MoveOrder::Resume);
         }
         if state.relocations.parked(source).is_some_and(|record| record.relocation.is_wanted()) {
             let _ = self.step(state, source, &Event::new(Kind::Wanted));
@@ -128,14 +126,12 @@ impl Core {
 
     /// Only whether it would work was asked.
     fn end_check(&self, state: &mut CoreState, source: u64) {
-        let process = state.registry.servers.get(&source).map_or(0, |server| server.process.pid());
+        let process = state.registry.process_of(source);
         let Some(record) = state.relocations.remove(source) else { return };
         let Some(attempt) = &record.attempt else { return };
         let figures = record.figures(attempt, process, Instant::now());
         state.relocations.remember(attempt.number, MoveStatus::Movable(figures));
-        for session in record.relocation.sessions() {
-            order(state, source, *session, MoveOrder::Resume);
-        }
+        order_all(state, source, record.relocation.sessions(), MoveOrder::Resume);
     }
 
     /// Charges their API server with all that parked sessions held, if the tenant's limits have room for it.
@@ -148,5 +144,22 @@ impl Core {
     /// Thousands of moves of a test are of no interest to readers of the log.
     pub(super) fn level_of_moves(&self) -> Level {
         if self.config.test_move_every.is_some() { Level::Debug } else { Level::Info }
+    }
+}
+
+impl CoreState {
+    /// Lends the relocation of an API server's sessions, if there is one, beside the rest of the state.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub(super) fn with_relocation(
+        &mut self,
+        source: u64,
+        work: impl FnOnce(&mut Self, &mut Record) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let Some(mut record) = self.relocations.remove(source) else { return Ok(()) };
+        let done = work(self, &mut record);
+        self.relocations.insert(record);
+        done
     }
 }

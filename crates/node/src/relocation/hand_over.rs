@@ -3,6 +3,7 @@
 
 use super::{
     machine::Refusal,
+    records::Record,
     request::MAX_STOP_MS,
     send::tell,
     table::{Purpose, Stage},
@@ -11,6 +12,7 @@ use crate::attach::foreign::HeldState;
 use crate::epoll::Token;
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
+use crate::sessions::end::end_server;
 use crate::sessions::life::ServerEvent;
 use crate::tenants::assigned::copies;
 use aviary_control::{
@@ -25,7 +27,7 @@ use std::{
 
 /// The way on of a session in an API server that gets its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Adopted {
+pub(super) enum Adopted {
     /// It is rebuilt at once.
     Moved,
     /// Nothing of it is rebuilt until the order to do so.
@@ -35,68 +37,57 @@ pub(crate) enum Adopted {
 }
 
 /// The node's ends of a session's grant page and bell, and the files of both, where devices may be scheduled.
-pub(crate) type OwnDevices = (Option<(GrantPage, OwnedFd)>, Option<[OwnedFd; 2]>);
+type OwnDevices = (Option<(GrantPage, OwnedFd)>, Option<[OwnedFd; 2]>);
 
 impl Core {
     /// The source reports what the sessions need, in files of the node's own.
-    pub(super) fn order_announcement(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
-        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
-        let attempt = record.attempt.as_ref().map_or(0, |attempt| attempt.number);
-        let mut files = Vec::new();
-        for (id, part) in &mut record.parts {
+    pub(super) fn order_announcement(state: &CoreState, record: &mut Record) -> Result<(), Refusal> {
+        let announce = MoveOrder::Announce { attempt: record.number() };
+        let mut copies = Vec::new();
+        for part in record.parts.values_mut() {
             let file = state_file().and_then(|file| Ok((rustix::io::fcntl_dupfd_cloexec(&file, 3)?, file)));
             let (copy, file) = file.map_err(|errno| no_descriptors(&errno.into()))?;
             part.announced = Some(file);
-            files.push((*id, copy));
+            copies.push(copy);
         }
-        files
-            .iter()
-            .try_for_each(|(id, file)| order(state, source, *id, MoveOrder::Announce { attempt }, &[file.as_fd()]))
+        let mut files = record.parts.keys().zip(&copies);
+        files.try_for_each(|(id, file)| order(state, record.source, *id, announce, &[file.as_fd()]))
     }
 
     /// The source stops the sessions and writes their state, into a place that the node has made.
-    pub(super) fn order_capture(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
-        let seat = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
-        let tenant = seat.map_or("", |seat| &seat.tenant).to_owned();
+    pub(super) fn order_capture(&self, state: &CoreState, record: &mut Record) -> Result<(), Refusal> {
+        let seat = state.registry.servers.get(&record.source).and_then(|server| server.seat.as_ref());
+        let tenant = seat.map_or("", |seat| &seat.tenant);
         let room = self.config.parked_memory.saturating_sub(state.relocations.parked_bytes());
-        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
         let park = (record.relocation.purpose() == Purpose::Park).then_some(room);
-        let attempt = record.attempt.as_mut().map_or(0, |attempt| {
-            attempt.ordered.get_or_insert(Instant::now());
-            attempt.number
-        });
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
-        let capture = MoveOrder::Capture { attempt, stop_ms, park };
-        for id in record.relocation.sessions().clone() {
-            let held = HeldState::new(&self.aside, &tenant.as_str().into());
+        let capture = MoveOrder::Capture { attempt: record.number(), stop_ms, park };
+        if let Some(attempt) = &mut record.attempt {
+            attempt.ordered.get_or_insert(Instant::now());
+        }
+        for (id, part) in &mut record.parts {
+            let held = HeldState::new(&self.aside, &tenant.into());
             let (held, from) = held.map_err(|error| no_descriptors(&error))?;
-            let handing = self.sockets_between(&tenant).map_err(|errno| no_descriptors(&errno.into()))?;
+            let handing = self.sockets_between(tenant).map_err(|errno| no_descriptors(&errno.into()))?;
             let [first, second] = &handing;
-            let place = CaptureDescriptors {
-                handing: [first.as_fd(), second.as_fd()],
-                file: held.file.as_fd(),
-                rest: from.as_fd(),
-            };
-            order(state, source, id, capture, &place.list())?;
-            if let Some(part) = state.relocations.get_mut(source).and_then(|record| record.parts.get_mut(&id)) {
-                part.state = Some(held);
-            }
+            let handing = [first.as_fd(), second.as_fd()];
+            let place = CaptureDescriptors { handing, file: held.file.as_fd(), rest: from.as_fd() };
+            order(state, record.source, *id, capture, &place.list())?;
+            part.state = Some(held);
         }
         Ok(())
     }
 
     /// The target loads what the sessions need, while they still run. It is their tenant's from here on. Without their
     /// greetings it only loads the modules.
-    pub(super) fn prepare(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
-        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+    pub(super) fn prepare(&self, state: &mut CoreState, record: &mut Record) -> Result<(), Refusal> {
         let target = record.target().ok_or_else(no_target)?;
-        let announced: Vec<_> = record.parts.iter_mut().map(|(id, part)| (*id, part.announced.take())).collect();
-        for (id, announced) in announced {
+        for (id, part) in &mut record.parts {
+            let announced = part.announced.take();
             let (assignment, api, spec_hash) =
-                self.assignment_in(state, target, id).map_err(|error| refusal_of_target(&error))?;
-            let (modules, vendors) = (assignment.modules, assignment.vendors);
-            let (user, private) = (assignment.user, assignment.private);
-            let wanted = Preparation { session: id, modules, api, spec_hash, user, private, vendors };
+                self.assignment_in(state, target, *id).map_err(|error| refusal_of_target(&error))?;
+            let Assignment { modules, vendors, user, private, .. } = assignment;
+            let wanted = Preparation { session: *id, modules, api, spec_hash, user, private, vendors };
             let announced: Vec<_> = announced.iter().map(AsFd::as_fd).collect();
             tell(state, target, &ToServer::Prepare(wanted), &announced)
                 .map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
@@ -105,13 +96,12 @@ impl Core {
     }
 
     /// The target has rehearsed the sessions, or could not, and ends: a fresh API server is the target from now on.
-    pub(super) fn replace_target(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
-        let rehearser = state.relocations.attempt(source).and_then(|attempt| attempt.target).ok_or_else(no_target)?;
+    pub(super) fn replace_target(&self, state: &mut CoreState, record: &mut Record) -> Result<(), Refusal> {
+        let attempt = record.attempt.as_mut().ok_or_else(no_target)?;
+        let rehearser = attempt.target.ok_or_else(no_target)?;
         // Before the next one is reserved, which is for the same guest.
-        crate::sessions::end::end_server(&mut state.registry, rehearser);
-        let target = self.reserve_target(state, source)?;
-        let attempt = state.relocations.attempt(source).ok_or_else(no_target)?;
-        (attempt.target, attempt.rehearser) = (Some(target), Some(rehearser));
+        end_server(&mut state.registry, rehearser);
+        (attempt.target, attempt.rehearser) = (Some(self.reserve_target(state, record.source)?), Some(rehearser));
         Ok(())
     }
 
@@ -133,7 +123,7 @@ impl Core {
     }
 
     /// A spare API server with a place in the tenant's page, for the guest of `source`.
-    pub(crate) fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
+    pub(super) fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
         let none = |error: &dyn std::fmt::Display| Refusal::not_now(format!("no new API server is available: {error}"));
         let known = state.registry.servers.get(&source).and_then(|known| known.guest.zip(known.seat.as_ref()));
         let (guest, tenant) =
@@ -158,40 +148,36 @@ impl Core {
     }
 
     /// The states of all sessions to the target.
-    pub(super) fn hand_to_target(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
-        let Some(record) = state.relocations.get_mut(source) else { return Ok(()) };
+    pub(super) fn hand_over(&self, state: &mut CoreState, record: &mut Record) -> Result<(), Refusal> {
+        self.check_parked_memory(state, record)?;
         let target = record.target().ok_or_else(no_target)?;
         let adopted = match (record.relocation.purpose(), record.relocation.stage()) {
             (Purpose::Move | Purpose::Check, _) => Adopted::Moved,
             (_, Stage::Rehearsing) => Adopted::Rehearsed,
             (Purpose::Park | Purpose::Upgrade, _) => Adopted::Parked,
         };
-        let states: Vec<_> = record.parts.iter_mut().map(|(id, part)| (*id, part.state.take())).collect();
-        let mut handed = Ok(());
-        for (id, held) in states {
-            let adopting = match (&held, &handed) {
-                (_, Err(_)) => None,
-                (None, _) => Some(Err(no_target())),
-                (Some(held), _) => {
-                    Some(self.adopt(state, target, id, held, adopted).map_err(|error| refusal_of_target(&error)))
-                }
-            };
-            let Some(part) = state.relocations.get_mut(source).and_then(|record| record.parts.get_mut(&id)) else {
-                continue;
-            };
+        self.hand_states(state, record, target, adopted)
+    }
+
+    pub(super) fn hand_states(
+        &self,
+        state: &mut CoreState,
+        record: &mut Record,
+        target: u64,
+        adopted: Adopted,
+    ) -> Result<(), Refusal> {
+        for (id, part) in &mut record.parts {
+            let held = part.state.take().ok_or_else(no_target)?;
+            let devices = self.adopt(state, target, *id, &held, adopted);
             // A state that is kept outlives an attempt that fails.
-            part.state = held.filter(|_| adopted != Adopted::Moved);
-            match adopting {
-                Some(Ok((own, files))) => (part.devices, part.devices_file) = (own, files),
-                Some(Err(refusal)) => handed = Err(refusal),
-                None => {}
-            }
+            part.state = Some(held).filter(|_| adopted != Adopted::Moved);
+            (part.devices, part.devices_file) = devices.map_err(|error| refusal_of_target(&error))?;
         }
-        handed
+        Ok(())
     }
 
     /// The state of one session to an API server. Answers the node's ends of its new grant page and bell, and their files.
-    pub(crate) fn adopt(
+    fn adopt(
         &self,
         state: &mut CoreState,
         target: u64,
@@ -229,7 +215,7 @@ impl Core {
     }
 
     /// Further connections of a guest go to another API server from now on, and its end is that one's.
-    pub(crate) fn hand_on(&self, state: &mut CoreState, source: u64, target: u64) {
+    pub(super) fn hand_on(&self, state: &mut CoreState, source: u64, target: u64) {
         state.registry.hand_on(source, target);
         let watched = state.registry.servers.get(&target).and_then(|server| server.guest_exit.as_ref());
         if let Some(exit) = watched {

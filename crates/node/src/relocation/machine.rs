@@ -30,6 +30,8 @@ const MOST_DIFFERENT: u32 = 5;
 /// API servers in a row that fail with parked sessions that nobody wants, after which those are lost.
 const MOST_FAILURES: u32 = 5;
 
+const LATE_RETURN: &str = "the API server that was to continue it did not do so in time";
+
 /// Why a relocation was given up, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -92,7 +94,7 @@ pub struct Effects {
 }
 
 impl Effects {
-    fn none() -> Self {
+    pub fn none() -> Self {
         Self { list: &[], session: None, why: Refusal::not_now(""), halt: None }
     }
 }
@@ -210,13 +212,7 @@ impl Relocation {
 
     /// For people: what a relocation that is under way does.
     pub fn told(&self) -> &'static str {
-        match self.stage {
-            Stage::Announcing | Stage::Preparing => "preparing",
-            Stage::Capturing => "capturing",
-            Stage::Rehearsing => "rehearsing",
-            Stage::Settling | Stage::Rebuilding | Stage::Committed => "rebuilding",
-            Stage::Kept | Stage::Waiting | Stage::Replacing => "parked",
-        }
+        told_and_time(self.stage).0
     }
 
     /// For people: what parked sessions wait for.
@@ -314,14 +310,8 @@ impl Relocation {
     }
 
     fn enter(&mut self, stage: Stage, now: Instant) {
-        let time = match stage {
-            Stage::Announcing | Stage::Preparing => Some(PREPARE_TIMEOUT),
-            Stage::Capturing => Some(self.stop + CAPTURE_TIMEOUT),
-            Stage::Rehearsing | Stage::Settling | Stage::Rebuilding => Some(REBUILD_TIMEOUT),
-            Stage::Replacing => Some(REPLACE_TIMEOUT),
-            Stage::Waiting => Some(ROOM_INTERVAL),
-            Stage::Kept | Stage::Committed => None,
-        };
+        let (_, time, _) = told_and_time(stage);
+        let time = time.map(|time| time + if stage == Stage::Capturing { self.stop } else { Duration::ZERO });
         self.deadline = time.map(|time| now + time);
         self.waiting.clone_from(&self.sessions);
         if matches!(stage, Stage::Kept | Stage::Waiting) {
@@ -358,22 +348,31 @@ impl Relocation {
             Kind::Rebuilt => {
                 Refusal::lasting("its API module was built by an earlier Aviary, which cannot park sessions")
             }
-            Kind::Due => Refusal::not_now(self.lateness()),
+            Kind::Due if self.purpose == Purpose::Park && self.stage == Stage::Rebuilding => {
+                Refusal::not_now(LATE_RETURN)
+            }
+            Kind::Due => Refusal::not_now(told_and_time(self.stage).2),
             _ => told,
         }
     }
+}
 
-    fn lateness(&self) -> &'static str {
-        match self.stage {
-            Stage::Announcing => "its API server did not report in time what the move needs",
-            Stage::Preparing => "the new API server did not load its module in time",
-            Stage::Capturing => "its API server did not write its state in time",
-            Stage::Rehearsing => "the rehearsal did not end in time",
-            Stage::Rebuilding | Stage::Replacing if self.purpose == Purpose::Park => {
-                "the API server that was to continue it did not do so in time"
-            }
-            _ => "the new API server did not rebuild it in time",
+/// Of a stage: for people, what a relocation does in it; its longest time; and for people, what took longer.
+fn told_and_time(stage: Stage) -> (&'static str, Option<Duration>, &'static str) {
+    match stage {
+        Stage::Announcing => {
+            ("preparing", Some(PREPARE_TIMEOUT), "its API server did not report in time what the move needs")
         }
+        Stage::Preparing => ("preparing", Some(PREPARE_TIMEOUT), "the new API server did not load its module in time"),
+        Stage::Capturing => ("capturing", Some(CAPTURE_TIMEOUT), "its API server did not write its state in time"),
+        Stage::Rehearsing => ("rehearsing", Some(REBUILD_TIMEOUT), "the rehearsal did not end in time"),
+        Stage::Settling | Stage::Rebuilding => {
+            ("rebuilding", Some(REBUILD_TIMEOUT), "the new API server did not rebuild it in time")
+        }
+        Stage::Kept => ("parked", None, ""),
+        Stage::Waiting => ("parked", Some(ROOM_INTERVAL), ""),
+        Stage::Replacing => ("parked", Some(REPLACE_TIMEOUT), LATE_RETURN),
+        Stage::Committed => ("rebuilding", None, ""),
     }
 }
 

@@ -1,21 +1,22 @@
 //! The node's steps with states that it keeps: room for them, another API server that watches, the way back, the end.
 
-use super::{hand_over::Adopted, machine::Refusal, records::fixed_length, send::order, table::Purpose};
-use crate::error::NodeError;
+use super::{
+    hand_over::Adopted,
+    machine::Refusal,
+    records::{Record, fixed_length},
+    table::Purpose,
+};
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
-use aviary_control::MoveOrder;
-use std::collections::BTreeSet;
 
 impl Core {
-    /// Before states go to an API server that will watch: an error if there is no room for them. Moves need none.
-    pub(super) fn check_parked_memory(&self, state: &CoreState, source: u64) -> Result<(), Refusal> {
-        // Those of sessions that are parked already and go to another API server count once.
-        let used = state.relocations.parked_bytes() - state.relocations.parked_bytes_of(source).unwrap_or(0);
-        let limit = self.config.parked_memory;
-        let kept = |purpose| matches!(purpose, Purpose::Park | Purpose::Upgrade);
-        let record = state.relocations.get(source).filter(|record| kept(record.relocation.purpose()));
-        let Some(record) = record else { return Ok(()) };
+    /// Before states go to an API server that will watch: an error if there is no room for them beside those of other sessions.
+    /// Moves need none.
+    pub(super) fn check_parked_memory(&self, state: &CoreState, record: &Record) -> Result<(), Refusal> {
+        if !matches!(record.relocation.purpose(), Purpose::Park | Purpose::Upgrade) {
+            return Ok(());
+        }
+        let (used, limit) = (state.relocations.parked_bytes(), self.config.parked_memory);
         let mut bytes = 0u64;
         for part in record.parts.values() {
             let length = part.state.as_ref().and_then(|state| fixed_length(&state.file));
@@ -33,47 +34,27 @@ impl Core {
 
     /// The sessions are rebuilt and charged: from here on they are as if they had never been parked.
     pub(super) fn let_parked_continue(&self, state: &mut CoreState, server: u64) {
+        self.continue_in(state, server);
+        let process = state.registry.process_of(server);
         let Some(record) = state.relocations.remove(server) else { return };
-        let process = state.registry.servers.get(&server).map_or(0, |known| known.process.pid());
-        for id in record.parts.keys() {
-            if let Some(session) = state.registry.sessions.get_mut(id) {
-                let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
-                self.schedule(*id, &session.tenant, process, devices);
-            }
-            order(state, server, *id, MoveOrder::Go);
-        }
-        let ids: Vec<String> = record.parts.keys().map(u64::to_string).collect();
         let seconds = record.parked.elapsed().as_secs_f64();
-        self.log.at(
-            self.level_of_moves(),
-            format_args!("session {}: unparked after {seconds:.3} s by API server {process}", ids.join(", ")),
-        );
+        let ids = record.ids();
+        let told = format_args!("session {ids}: unparked after {seconds:.3} s by API server {process}");
+        self.log.at(self.level_of_moves(), told);
     }
 
     /// Another API server watches the lanes, and rebuilds the sessions when that is due. The present one ends.
-    pub(super) fn replace_watcher(&self, state: &mut CoreState, server: u64) -> Result<(), NodeError> {
-        let target = self.reserve_target(state, server).map_err(|refusal| NodeError::Parked(refusal.reason))?;
-        let Some(mut record) = state.relocations.remove(server) else { return Ok(()) };
-        for (id, part) in &record.parts {
-            let Some(kept) = &part.state else { continue };
-            match self.adopt(state, target, *id, kept, Adopted::Parked) {
-                Ok((own, file)) => {
-                    let Some(session) = state.registry.sessions.get_mut(id) else { continue };
-                    session.server = target;
-                    if let Some(pages) = &mut session.pages {
-                        (pages.devices, pages.devices_file) = (own, file);
-                    }
-                }
-                Err(error) => {
-                    end_server(&mut state.registry, target);
-                    state.relocations.insert(record);
-                    return Err(error);
-                }
-            }
+    pub(super) fn replace_watcher(&self, state: &mut CoreState, server: u64) -> Result<(), Refusal> {
+        let target = self.reserve_target(state, server)?;
+        let handed =
+            state.with_relocation(server, |state, record| self.hand_states(state, record, target, Adopted::Parked));
+        if let Err(refusal) = handed {
+            end_server(&mut state.registry, target);
+            return Err(refusal);
         }
-        self.hand_on(state, server, target);
-        record.source = target;
-        state.relocations.insert(record);
+        if let Some(record) = state.relocations.remove(server) {
+            self.give_to(state, record, target);
+        }
         end_server(&mut state.registry, server);
         Ok(())
     }
@@ -84,10 +65,6 @@ impl Core {
         for session in record.parts.keys() {
             self.log.error(format_args!("session {session} is lost: it was parked and cannot continue: {why}"));
         }
-        // Some may be a new API server's already, if others could not follow.
-        let servers = record.parts.keys().filter_map(|id| Some(state.registry.sessions.get(id)?.server));
-        for server in servers.chain([server]).collect::<BTreeSet<_>>() {
-            end_server(&mut state.registry, server);
-        }
+        end_server(&mut state.registry, server);
     }
 }

@@ -75,6 +75,16 @@ impl Record {
         self.attempt.as_ref().and_then(|attempt| attempt.target)
     }
 
+    /// Of its attempt.
+    pub fn number(&self) -> u64 {
+        self.attempt.as_ref().map_or(0, |attempt| attempt.number)
+    }
+
+    /// Its sessions, for people.
+    pub fn ids(&self) -> String {
+        self.parts.keys().map(u64::to_string).collect::<Vec<_>>().join(", ")
+    }
+
     /// Its stage, for people.
     fn told(&self, attempt: &Attempt) -> String {
         let halted = if attempt.halted.is_some() { ", halted" } else { "" };

@@ -1,6 +1,6 @@
 //! What operators ask of relocations, and the answers.
 
-use super::table::Halt;
+use super::table::{Halt, Purpose};
 use serde::{Deserialize, Serialize};
 
 /// The most time, in milliseconds, that an operator lets sessions have until they are paused.
@@ -92,6 +92,18 @@ pub struct SessionMoves {
     /// Why the last attempt was given up, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+}
+
+impl SessionMoves {
+    /// It has moved, or is parked.
+    pub fn add(&mut self, purpose: Purpose, figures: &MoveFigures) {
+        self.refused = None;
+        match purpose {
+            Purpose::Move => (self.count, self.last_us) = (self.count + 1, Some(figures.stood_us)),
+            Purpose::Park => self.parks += 1,
+            Purpose::Check | Purpose::Upgrade => {}
+        }
+    }
 }
 
 /// The state of a parked session, for `aviary ps`.

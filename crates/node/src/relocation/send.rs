@@ -21,3 +21,12 @@ pub(crate) fn tell(
 pub(crate) fn order(state: &CoreState, server: u64, session: u64, order: MoveOrder) {
     let _ = tell(state, server, &ToServer::Move { session, order }, &[]);
 }
+
+pub(crate) fn order_all<'a>(
+    state: &CoreState,
+    server: u64,
+    sessions: impl IntoIterator<Item = &'a u64>,
+    given: MoveOrder,
+) {
+    sessions.into_iter().for_each(|session| order(state, server, *session, given));
+}

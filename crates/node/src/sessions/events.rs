@@ -149,7 +149,7 @@ impl Core {
             return Err(Lie::NoApi(id));
         }
         let CoreState { registry, .. } = &mut *state;
-        let process = registry.servers.get(&server).map_or(0, |known| known.process.pid());
+        let process = registry.process_of(server);
         let Some(session) = registry.sessions.get_mut(&id) else { return Ok(()) };
         if session.state.change(SessionNotice::Started) != Transition::Begins {
             return Err(Lie::StartedTwice(id));

@@ -165,6 +165,11 @@ impl Registry {
         self.last_server
     }
 
+    /// Process id of an API server; 0: it is not there.
+    pub fn process_of(&self, server: u64) -> u32 {
+        self.servers.get(&server).map_or(0, |known| known.process.pid())
+    }
+
     pub fn spares(&self) -> usize {
         self.spares.len()
     }

@@ -60,7 +60,7 @@ impl Core {
                 continue;
             }
             if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
-                let process = state.registry.servers.get(&restored.server).map_or(0, |known| known.process.pid());
+                let process = state.registry.process_of(restored.server);
                 scheduling.enter_again(session.number, &restored.tenant, process, page, bell);
             }
             state.registry.sessions.insert(session.number, restored);
