@@ -15,9 +15,10 @@ use aviary_control::{
 };
 use aviary_gate::Gate;
 use aviary_node::{
-    ApiServerCommand, EndReport, EndRequest, Level, MoveBegun, MoveRequest, MoveStatus, Node, NodeConfig, PrivateDir,
-    Request, TenantReport, UnparkStatus, ask,
+    ApiServerCommand, EndReport, EndRequest, GatewayCommand, Level, MoveBegun, MoveRequest, MoveStatus, Node,
+    NodeConfig, PrivateDir, Request, TenantReport, UnparkStatus, ask,
 };
+use aviary_transport::RemoteAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::SealFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -310,11 +311,11 @@ const SOON: Duration = Duration::from_secs(60);
 
 impl Fixture {
     fn new(fault: &str) -> Self {
-        Self::with(vec![(FAULT.into(), fault.into())])
+        Self::with(vec![(FAULT.into(), fault.into())], None)
     }
 
-    /// With variables of the stand-ins.
-    fn with(mut environment: Vec<(OsString, OsString)>) -> Self {
+    /// With variables of the stand-ins, and gateways for programs on other machines.
+    fn with(mut environment: Vec<(OsString, OsString)>, remote: Option<(Vec<RemoteAddress>, GatewayCommand)>) -> Self {
         environment.push((ROLE.into(), "api-server".into()));
         let command = ApiServerCommand {
             program: env::current_exe().unwrap(),
@@ -325,6 +326,7 @@ impl Fixture {
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(directory.path().join("unused"), command);
         config.modules = vec!["/modules".into()];
+        config.remote = remote;
         config.tenants.limits.insert("memory".into(), 5);
         config.log = Level::Debug;
         Self { node: Node::start_private(&directory, config).unwrap(), _directory: directory }
