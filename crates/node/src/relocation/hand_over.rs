@@ -10,7 +10,6 @@ use super::{
 };
 use crate::attach::foreign::HeldState;
 use crate::epoll::Token;
-use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
 use crate::sessions::life::ServerEvent;
@@ -84,13 +83,11 @@ impl Core {
         let target = record.target().ok_or_else(no_target)?;
         for (id, part) in &mut record.parts {
             let announced = part.announced.take();
-            let (assignment, api, spec_hash) =
-                self.assignment_in(state, target, *id).map_err(|error| refusal_of_target(&error))?;
+            let (assignment, api, spec_hash) = self.assignment_in(state, target, *id)?;
             let Assignment { modules, vendors, user, private, .. } = assignment;
             let wanted = Preparation { session: *id, modules, api, spec_hash, user, private, vendors };
             let announced: Vec<_> = announced.iter().map(AsFd::as_fd).collect();
-            tell(state, target, &ToServer::Prepare(wanted), &announced)
-                .map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
+            tell(state, target, &ToServer::Prepare(wanted), &announced).map_err(refusal_of_target)?;
         }
         Ok(())
     }
@@ -106,19 +103,14 @@ impl Core {
     }
 
     /// The session as the new API server is assigned it, its API and the hash of its specification.
-    fn assignment_in(
-        &self,
-        state: &mut CoreState,
-        target: u64,
-        id: u64,
-    ) -> Result<(Assignment, String, u64), NodeError> {
-        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
-        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
-        let slot = seat.slot;
-        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+    fn assignment_in(&self, state: &mut CoreState, target: u64, id: u64) -> Result<(Assignment, String, u64), Refusal> {
+        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref());
+        let slot = seat.ok_or_else(no_target)?.slot;
+        let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
         let (tenant, is_own) = (session.tenant.clone(), session.identity.is_nodes_own(session.guest.uid));
-        let user = state.user_for(&tenant, is_own)?;
-        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
+        let user = state.user_for(&tenant, is_own);
+        let user = user.map_err(|error| Refusal::not_now(format!("the new API server: {error}")))?;
+        let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
         Ok((self.assignment(id, session, slot, user), session.api.clone(), session.spec_hash))
     }
 
@@ -171,7 +163,7 @@ impl Core {
             let devices = self.adopt(state, target, *id, &held, adopted);
             // A state that is kept outlives an attempt that fails.
             part.state = Some(held).filter(|_| adopted != Adopted::Moved);
-            (part.devices, part.devices_file) = devices.map_err(|error| refusal_of_target(&error))?;
+            (part.devices, part.devices_file) = devices?;
         }
         Ok(())
     }
@@ -184,30 +176,26 @@ impl Core {
         id: u64,
         captured: &HeldState,
         adopted: Adopted,
-    ) -> Result<OwnDevices, NodeError> {
-        let gone = || NodeError::HandOver(0, io::ErrorKind::NotFound.into());
-        let (own, theirs) = self.new_devices().map_err(|errno| NodeError::HandOver(0, errno.into()))?.unzip();
+    ) -> Result<OwnDevices, Refusal> {
+        let (own, theirs) = self.new_devices().map_err(refusal_of_target)?.unzip();
         let (assignment, ..) = self.assignment_in(state, target, id)?;
         let (parked, rehearsal) = (adopted != Adopted::Moved, adopted == Adopted::Rehearsed);
         let assignment = Assignment { parked, rehearsal, ..assignment };
-        let session = state.registry.sessions.get(&id).ok_or_else(gone)?;
-        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()).ok_or_else(gone)?;
-        let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
-        let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(gone)?;
+        let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
+        let seat = state.registry.servers.get(&target).and_then(|server| server.seat.as_ref());
+        let page = seat.and_then(|seat| state.tenancy.accounts.descriptor(seat)).ok_or_else(no_target)?;
+        let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(no_target)?;
         let devices = theirs.as_ref();
-        let devices = devices
-            .map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
-        let orders = self.sockets_between(&session.tenant).map_err(|errno| NodeError::HandOver(0, errno.into()))?;
+        let devices = devices.map(|(page, bell)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
+        let orders = self.sockets_between(&session.tenant).map_err(refusal_of_target)?;
         let orders = [orders[0].as_fd(), orders[1].as_fd()];
         // In place of the guest's socket the one in which that waits.
         let guest = captured.rest.as_fd();
         let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, orders, devices };
         let mut all = session_descriptors.list();
         all.push(captured.file.as_fd());
-        let devices_file = theirs.as_ref().map(copies).transpose();
-        let devices_file = devices_file.map_err(|errno| NodeError::HandOver(0, errno.into()))?;
-        let adopt = ToServer::Adopt(Box::new(assignment));
-        tell(state, target, &adopt, &all).map_err(|error| NodeError::HandOver(0, error))?;
+        let devices_file = theirs.as_ref().map(copies).transpose().map_err(refusal_of_target)?;
+        tell(state, target, &ToServer::Adopt(Box::new(assignment)), &all).map_err(refusal_of_target)?;
         if let Some(server) = state.registry.servers.get_mut(&target) {
             server.log.serves(id);
         }
@@ -229,14 +217,11 @@ impl Core {
 }
 
 /// The new API server did not take a message. Its end may be seen there first.
-fn refusal_of_target(error: &NodeError) -> Refusal {
-    match error {
-        NodeError::HandOver(_, error)
-            if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
-        {
-            Refusal::not_now("the new API server has ended")
-        }
-        error => Refusal::not_now(format!("the new API server: {error}")),
+fn refusal_of_target(error: impl Into<io::Error>) -> Refusal {
+    let error = error.into();
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal::not_now("the new API server has ended"),
+        _ => Refusal::not_now(format!("cannot pass a session to the new API server: {error}")),
     }
 }
 
