@@ -214,10 +214,10 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
             json(serde_json::to_value(core.unpark(session).map_err(|error| error.to_string())?))
         }
         Request::MoveAtCard(request) => {
-            json(serde_json::to_value(core.begin_card_move(&request).map_err(|error| error.to_string())?))
+            json(serde_json::to_value(core.state().cards.begin_move(&request).map_err(|error| error.to_string())?))
         }
         Request::CardMoveStatus(session) => {
-            json(serde_json::to_value(core.card_move(session).map_err(|error| error.to_string())?))
+            json(serde_json::to_value(core.state().cards.move_of(session).map_err(|error| error.to_string())?))
         }
         Request::Upgrade(request) => match core.upgrade(admin.as_fd(), &request) {
             Ok(never) => match never {},

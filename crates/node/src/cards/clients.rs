@@ -6,6 +6,7 @@ use crate::attach::guest::Guest;
 use crate::node::{Core, CoreState, Goal};
 use crate::report::SessionReport;
 use crate::scheduling::{DeviceReport, Usage};
+use crate::servers::late::{check_late, sockets_between};
 use crate::sessions::registry::Party;
 use crate::tenants::tenant::Tenant;
 use crate::users::user_database::Entrance;
@@ -92,7 +93,7 @@ impl Core {
         let (guest, tenant) = (session.guest, session.tenant.clone());
         let place = *state.cards.list.keys().next().ok_or(Errno::NODEV)?;
         let tenant = state.tenants().called(&tenant);
-        let [own, theirs] = self.sockets_between(&tenant.name)?;
+        let [own, theirs] = sockets_between(&self.aside, &tenant.name)?;
         self.hand_to_card(state, place, guest, Some(asker), tenant, &own).map(|()| theirs).map_err(|refusal| {
             self.tell_refusal(state, format_args!("connection of session {asker} to a card refused: {refusal}"));
             refusal.errno()
@@ -159,7 +160,7 @@ impl Core {
         tenant: Tenant,
         socket: &Foreign,
     ) -> Result<(), CardRefusal> {
-        self.check_late(state, &tenant.name).map_err(CardRefusal::Waits)?;
+        check_late(&self.aside, &state.registry, &tenant.name, Instant::now()).map_err(CardRefusal::Waits)?;
         let here = |one: &CardSession| one.card == place;
         let on_card = state.cards.sessions.values().filter(|one| here(one)).count();
         let of_tenant = state.cards.sessions.values().filter(|one| here(one) && one.tenant == tenant.name).count();

@@ -1,10 +1,10 @@
 //! Moves of programs to other ports of their cards, which an operator orders.
 
 use super::{
-    Card, CardState,
+    Card, CardState, Cards,
     request::{CardMove, CardMoveReport, CardMoveRequest},
 };
-use crate::node::{Core, CoreState};
+use crate::log::Level;
 use crate::sessions::events::shown_reason;
 use aviary_control::{Patience, ToCard, send};
 use std::os::fd::AsFd;
@@ -26,20 +26,19 @@ pub enum CardMoveError {
     Untold(String),
 }
 
-impl Core {
+impl Cards {
     /// Tells a card to move a session; its answer comes later.
-    pub(crate) fn begin_card_move(&self, request: &CardMoveRequest) -> Result<CardMoveReport, CardMoveError> {
+    pub fn begin_move(&mut self, request: &CardMoveRequest) -> Result<CardMoveReport, CardMoveError> {
         let CardMoveRequest { session, port } = request;
-        let mut state = self.state();
-        let known = state.cards.sessions.get(session).ok_or(CardMoveError::NoSession(*session))?;
+        let known = self.sessions.get(session).ok_or(CardMoveError::NoSession(*session))?;
         if known.moving.as_ref().is_some_and(|last| last.report == CardMoveReport::Moving) {
             return Err(CardMoveError::Busy(*session));
         }
         let no_port = || CardMoveError::NoPort(port.escape_debug().to_string());
-        let card = state.cards.list.get(&known.card).ok_or(CardMoveError::NoSession(*session))?;
+        let card = self.list.get(&known.card).ok_or(CardMoveError::NoSession(*session))?;
         let (card_name, name) = port.split_once('/').ok_or_else(no_port)?;
         if card_name != card.settings.name {
-            let other = state.cards.list.values().any(|other| other.settings.name == card_name);
+            let other = self.list.values().any(|other| other.settings.name == card_name);
             let card = card.settings.name.escape_debug().to_string();
             return Err(if other { CardMoveError::OtherCard { session: *session, card } } else { no_port() });
         }
@@ -56,35 +55,36 @@ impl Core {
         };
         told.map_err(CardMoveError::Untold)?;
         let begun = CardMove { port: port.clone(), report: CardMoveReport::Moving };
-        if let Some(known) = state.cards.sessions.get_mut(session) {
+        if let Some(known) = self.sessions.get_mut(session) {
             known.moving = Some(begun);
         }
         Ok(CardMoveReport::Moving)
     }
 
     /// Where the last move of a session is.
-    pub(crate) fn card_move(&self, session: u64) -> Result<CardMoveReport, CardMoveError> {
-        let state = self.state();
-        let known = state.cards.sessions.get(&session).ok_or(CardMoveError::NoSession(session))?;
+    pub fn move_of(&self, session: u64) -> Result<CardMoveReport, CardMoveError> {
+        let known = self.sessions.get(&session).ok_or(CardMoveError::NoSession(session))?;
         let last = known.moving.as_ref().ok_or(CardMoveError::NeverMoved(session))?;
         Ok(last.report.clone())
     }
 
-    /// A card answers. It may be taken over, and says what it likes about sessions of its own only.
-    pub(super) fn note_card_move(&self, state: &mut CoreState, place: u64, session: u64, refusal: Option<String>) {
-        let Some(known) = state.cards.sessions.get_mut(&session).filter(|known| known.card == place) else { return };
-        let Some(last) = known.moving.as_mut().filter(|last| last.report == CardMoveReport::Moving) else { return };
+    /// A card answers. It may be taken over, and says what it likes about sessions of its own only. Answers a line for the log.
+    pub(super) fn note_move(&mut self, place: u64, session: u64, refusal: Option<String>) -> Option<(Level, String)> {
+        let known = self.sessions.get_mut(&session).filter(|known| known.card == place)?;
+        let last = known.moving.as_mut().filter(|last| last.report == CardMoveReport::Moving)?;
         let port = last.port.escape_debug().to_string();
-        last.report = match refusal {
+        let (line, report) = match refusal {
             None => {
-                self.log.info(format_args!("session {session}: moved to port {port} by an operator"));
-                CardMoveReport::Moved { port }
+                let line = format!("session {session}: moved to port {port} by an operator");
+                ((Level::Info, line), CardMoveReport::Moved { port })
             }
             Some(reason) => {
                 let reason = shown_reason(&reason);
-                self.log.warn(format_args!("session {session}: not moved to port {port}: {reason}"));
-                CardMoveReport::Refused { reason }
+                let line = format!("session {session}: not moved to port {port}: {reason}");
+                ((Level::Warn, line), CardMoveReport::Refused { reason })
             }
         };
+        last.report = report;
+        Some(line)
     }
 }

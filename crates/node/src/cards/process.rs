@@ -118,7 +118,11 @@ impl Core {
                     session.figures = Some(figures);
                 }
             }
-            FromCard::Moved { session, refusal } => self.note_card_move(state, place, session, refusal),
+            FromCard::Moved { session, refusal } => {
+                if let Some((level, line)) = state.cards.note_move(place, session, refusal) {
+                    self.log.at(level, line);
+                }
+            }
             FromCard::Ended { session } => {
                 if state.cards.sessions.get(&session).is_some_and(|own| own.card == place) {
                     self.settle_card_session(state, session);
