@@ -14,6 +14,7 @@ use crate::relocation::records::Relocations;
 use crate::scheduling::{DeviceReport, Scheduling};
 use crate::servers::api_server::ApiServerCommand;
 use crate::servers::cgroups::Groups;
+use crate::servers::late::late_lines;
 use crate::servers::spares::Spares;
 use crate::sessions::idle::IdleWatch;
 use crate::sessions::registry::Registry;
@@ -325,7 +326,7 @@ impl Core {
             self.look_at_relocations(Instant::now());
             self.park_idle(Instant::now());
             self.turn_out_overdue(Instant::now());
-            self.tell_late(Instant::now());
+            late_lines(&self.aside, Instant::now()).for_each(|line| self.log.warn(line));
             self.watch_accounts(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());

@@ -12,6 +12,7 @@ use crate::error::NodeError;
 use crate::gateways::Admission;
 use crate::node::{Core, CoreState, Goal};
 use crate::relocation::request::SessionMoves;
+use crate::servers::late::check_late;
 use crate::sessions::life::SessionState;
 use crate::sessions::permissions::Permissions;
 use crate::sessions::registry::{Party, Session};
@@ -303,7 +304,7 @@ impl Core {
             Ok(tenant) => tenant,
             Err(why) => return self.turn_down(state, &pending, &why, &why),
         };
-        if let Err(why) = self.check_late(state, &tenant) {
+        if let Err(why) = check_late(&self.aside, &state.registry, &tenant, Instant::now()) {
             return self.turn_down(state, &pending, &why, &why);
         }
         let most = state.tenancy.most_tenants;

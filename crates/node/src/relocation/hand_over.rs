@@ -11,6 +11,7 @@ use super::{
 use crate::attach::foreign::HeldState;
 use crate::epoll::Token;
 use crate::node::{Core, CoreState};
+use crate::servers::late::sockets_between;
 use crate::sessions::end::end_server;
 use crate::sessions::life::ServerEvent;
 use crate::tenants::assigned::copies;
@@ -67,7 +68,7 @@ impl Core {
         for (id, part) in &mut record.parts {
             let held = HeldState::new(&self.aside, &tenant.into());
             let (held, from) = held.map_err(|error| no_descriptors(&error))?;
-            let handing = self.sockets_between(tenant).map_err(|errno| no_descriptors(&errno.into()))?;
+            let handing = sockets_between(&self.aside, tenant).map_err(|errno| no_descriptors(&errno.into()))?;
             let [first, second] = &handing;
             let handing = [first.as_fd(), second.as_fd()];
             let place = CaptureDescriptors { handing, file: held.file.as_fd(), rest: from.as_fd() };
@@ -187,7 +188,7 @@ impl Core {
         let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(no_target)?;
         let devices = theirs.as_ref();
         let devices = devices.map(|(page, bell)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
-        let orders = self.sockets_between(&session.tenant).map_err(refusal_of_target)?;
+        let orders = sockets_between(&self.aside, &session.tenant).map_err(refusal_of_target)?;
         let orders = [orders[0].as_fd(), orders[1].as_fd()];
         // In place of the guest's socket the one in which that waits.
         let guest = captured.rest.as_fd();

@@ -1,6 +1,7 @@
 //! Descriptors on their way from one API server to another: of the same tenant only, and by a socket of their own, so that they
 //! never come to the node.
 
+use crate::servers::late::sockets_between;
 use crate::{
     log::Level,
     node::{Core, CoreState},
@@ -22,7 +23,7 @@ impl Core {
             return None;
         }
         let tenant = state.registry.sessions.get(&giver).map(|session| session.tenant.clone())?;
-        let [to, from] = self.sockets_between(&tenant).ok()?;
+        let [to, from] = sockets_between(&self.aside, &tenant).ok()?;
         tell(state, giver, &ToServer::Fetch(wanted), Some(&to)).then_some(from)
     }
 

@@ -8,6 +8,7 @@ use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::report::{self, TenantReport};
 use crate::scheduling::rules::Rules;
+use crate::servers::late::sockets_between;
 use crate::sessions::registry::{Party, Session, SessionPages};
 use crate::tenants::accounts::AssignedSlot;
 use crate::tenants::tenancy::Tenancy;
@@ -137,7 +138,7 @@ impl Core {
         let (pages, theirs) = self.new_pages(&tenant).map_err(|errno| failed(errno.into()))?;
         let devices = theirs.devices.as_ref();
         let devices = devices.map(|(page, bell)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
-        let orders = self.sockets_between(&tenant.name).map_err(|errno| failed(errno.into()))?;
+        let orders = sockets_between(&self.aside, &tenant.name).map_err(|errno| failed(errno.into()))?;
         let descriptors = SessionDescriptors {
             guest: socket.as_fd(),
             tenant_page: page,
