@@ -90,7 +90,7 @@ static int is_quiet(struct known_queue *known) {
     if (known->answer == NOT_ASKED && is_queue(known->queue)) {
         if (!opencl_hold_queue(known->queue, &known->held))
             return 0;
-        if (opencl_enqueue_own_marker(known->queue, &known->marker) != CL_SUCCESS) {
+        if (opencl_enqueue_last_marker(known->queue, &known->marker) != CL_SUCCESS) {
             known->marker = NULL;
             opencl_let_go_queue(known->held);
             return 0;
@@ -113,7 +113,7 @@ static size_t count_busy(void) {
 
 /* 0: all commands have ended. 1: not yet. -1: not before the application has set its user events. */
 int opencl_quiesce(void) {
-    if (opencl_has_unset_events())
+    if (opencl_has_awaited_events())
         return -1;
     pthread_mutex_lock(&queues.lock);
     for (size_t at = 0; at < queues.count; at++)
@@ -327,7 +327,12 @@ static int64_t save_remade(const struct opencl_event *image, void *to, size_t by
     return sizeof *image;
 }
 
-/* A complete event with what can be asked of it. */
+/* True of a user event that is not set. Lanes stand, so that it stays so. */
+static int is_unset(const struct opencl_event *image) {
+    return image->is_users && image->status > CL_COMPLETE;
+}
+
+/* A complete event, or a user event, with what can be asked of it. */
 int64_t opencl_save_event(cl_event event, void *to, size_t bytes) {
     const struct opencl_object *object = metadata(struct opencl_object, event);
     if (object && object->event.is_remade)
@@ -336,7 +341,6 @@ int64_t opencl_save_event(cl_event event, void *to, size_t bytes) {
     cl_context context = NULL;
     cl_command_queue queue = NULL;
     if (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof image.status, &image.status, NULL) != CL_SUCCESS
-        || image.status > CL_COMPLETE
         || clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof image.type, &image.type, NULL) != CL_SUCCESS
         || clGetEventInfo(event, CL_EVENT_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS
         || clGetEventInfo(event, CL_EVENT_COMMAND_QUEUE, sizeof queue, &queue, NULL) != CL_SUCCESS)
@@ -344,20 +348,23 @@ int64_t opencl_save_event(cl_event event, void *to, size_t bytes) {
     image.context = aviary_object_id(context);
     image.queue = queue ? aviary_object_id(queue) : 0;
     image.is_users = image.type == CL_COMMAND_USER;
+    if (image.status > CL_COMPLETE && !is_unset(&image))
+        return -1;
     for (size_t at = 0; at < OPENCL_EVENT_TIMES; at++)
         image.times_status[at] = opencl_event_time(event, event_times[at], sizeof image.times[at], &image.times[at], NULL);
     return image.context ? save_remade(&image, to, bytes) : -1;
 }
 
-/* Every command that an event may stand for has ended: an event of the application's own, which has ended too, takes its place. */
+/* Every command that an event may stand for has ended: an event of the application's own, which has ended too, takes its place. One of
+ * the application's own that it has not set is made as it made it. */
 cl_event opencl_make_event(uint64_t references, const void *from, size_t bytes) {
     struct opencl_event image;
     if (bytes != sizeof image)
         return NULL;
     memcpy(&image, from, sizeof image);
     cl_context context = aviary_object(image.context);
-    cl_event event = context && image.status <= CL_COMPLETE ? clCreateUserEvent(context, NULL) : NULL;
-    if (event && clSetUserEventStatus(event, image.status) != CL_SUCCESS) {
+    cl_event event = context && (image.status <= CL_COMPLETE || is_unset(&image)) ? clCreateUserEvent(context, NULL) : NULL;
+    if (event && !is_unset(&image) && clSetUserEventStatus(event, image.status) != CL_SUCCESS) {
         clReleaseEvent(event);
         return NULL;
     }
@@ -370,8 +377,14 @@ int opencl_load_event(cl_event event, const void *from, size_t bytes) {
     struct opencl_object *object = metadata(struct opencl_object, event);
     if (!object || bytes != sizeof object->event)
         return 1;
-    memcpy(&object->event, from, sizeof object->event);
-    object->event.is_remade = 1;
+    struct opencl_event image;
+    memcpy(&image, from, sizeof image);
+    if (is_unset(&image)) {
+        opencl_note_user_event(event);
+        return 0;
+    }
+    image.is_remade = 1;
+    object->event = image;
     return 0;
 }
 

@@ -129,10 +129,17 @@ void opencl_let_go_event(cl_event event) {
 /* ---- User events -------------------------------------------------------------------------------- */
 
 /* The application's that it has not set. Those that it let go without that are among them until a later call looks. */
+struct unset_event {
+    cl_event event;
+    /* A command was given it to wait for. */
+    int awaited;
+};
 static struct {
     pthread_mutex_t lock;
-    cl_event *events;
+    struct unset_event *events;
     size_t count, room;
+    /* How many commands wait for, directly. */
+    size_t awaited;
     /* Where the next look is. */
     size_t looked_at;
     /* There was no memory for one: nothing tells whether it was set. */
@@ -150,8 +157,9 @@ static size_t *place_of(cl_event event) {
 
 /* With the lock, in a call. */
 static void remove_unset(size_t at) {
-    cl_event moved = unset.events[--unset.count];
-    size_t *place = place_of(moved);
+    unset.awaited -= (size_t)unset.events[at].awaited;
+    struct unset_event moved = unset.events[--unset.count];
+    size_t *place = place_of(moved.event);
     unset.events[at] = moved;
     if (place && *place == unset.count + 1)
         *place = at + 1;
@@ -162,7 +170,7 @@ static void remove_unset(size_t at) {
 static void remove_let_go(void) {
     for (int looks = 0; looks < 2 && unset.count; looks++) {
         size_t at = unset.looked_at++ % unset.count;
-        const size_t *place = place_of(unset.events[at]);
+        const size_t *place = place_of(unset.events[at].event);
         if (!place || *place != at + 1)
             remove_unset(at);
     }
@@ -173,7 +181,7 @@ static int has_room_for_event(void) {
     if (unset.count < unset.room)
         return 1;
     size_t room = unset.room ? 2 * unset.room : 16;
-    cl_event *larger = realloc(unset.events, room * sizeof *larger);
+    struct unset_event *larger = realloc(unset.events, room * sizeof *larger);
     if (larger) {
         unset.events = larger;
         unset.room = room;
@@ -187,7 +195,7 @@ void opencl_note_user_event(cl_event event) {
     remove_let_go();
     size_t *place = place_of(event);
     if (place && has_room_for_event()) {
-        unset.events[unset.count++] = event;
+        unset.events[unset.count++] = (struct unset_event){.event = event};
         *place = unset.count;
     } else
         unset.unknown = 1;
@@ -205,6 +213,39 @@ void opencl_note_set_event(cl_event event) {
     }
     remove_let_go();
     pthread_mutex_unlock(&unset.lock);
+}
+
+/* The application has given the vendor a command that waits for these. One that waits for such a command waits for them, too, but need
+ * not be looked at. */
+void opencl_note_wait_list(cl_uint count, const cl_event *events) {
+    if (!events || !__atomic_load_n(&unset.count, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&unset.lock);
+    for (cl_uint i = 0; i < count; i++) {
+        const size_t *place = place_of(events[i]);
+        struct unset_event *found = place && *place ? &unset.events[*place - 1] : NULL;
+        if (found && !found->awaited) {
+            found->awaited = 1;
+            unset.awaited++;
+        }
+    }
+    pthread_mutex_unlock(&unset.lock);
+}
+
+int opencl_has_awaited_events(void) {
+    pthread_mutex_lock(&unset.lock);
+    int has = unset.awaited || unset.unknown;
+    pthread_mutex_unlock(&unset.lock);
+    return has;
+}
+
+/* With the lock where the answer is true. */
+static int no_command_can_fail(void) {
+    pthread_mutex_lock(&unset.lock);
+    if (!unset.awaited && !unset.unknown)
+        return 1;
+    pthread_mutex_unlock(&unset.lock);
+    return 0;
 }
 
 int opencl_begin_own_commands(void) {
@@ -228,6 +269,14 @@ int opencl_has_unset_events(void) {
 
 cl_int opencl_enqueue_own_marker(cl_command_queue queue, cl_event *marker) {
     if (!opencl_begin_own_commands())
+        return CL_INVALID_OPERATION;
+    cl_int status = clEnqueueMarkerWithWaitList(queue, 0, NULL, marker);
+    opencl_end_own_commands();
+    return status;
+}
+
+cl_int opencl_enqueue_last_marker(cl_command_queue queue, cl_event *marker) {
+    if (!no_command_can_fail())
         return CL_INVALID_OPERATION;
     cl_int status = clEnqueueMarkerWithWaitList(queue, 0, NULL, marker);
     opencl_end_own_commands();

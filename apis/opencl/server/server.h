@@ -41,6 +41,12 @@ int opencl_begin_own_commands(void);
 void opencl_end_own_commands(void);
 /* A marker behind all that the queue has. CL_INVALID_OPERATION: not now. */
 cl_int opencl_enqueue_own_marker(cl_command_queue queue, cl_event *marker);
+/* The same while no call of the application's gives a queue commands: user events that no command waits for are no obstacle then. */
+cl_int opencl_enqueue_last_marker(cl_command_queue queue, cl_event *marker);
+/* Whether a command waits for a user event that the application has not set. */
+int opencl_has_awaited_events(void);
+/* The application has made a user event, which is not set. */
+void opencl_note_user_event(cl_event event);
 /* clSetUserEventStatus, for the application's user events and those of this server. */
 cl_int opencl_set_status(cl_event event, cl_int status);
 /* True if the event is complete, or has failed and the vendor is done with it: then the reference to it may go. */

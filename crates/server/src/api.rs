@@ -38,6 +38,8 @@ pub struct FunctionInfo {
     pub handler: Handler,
     /// Its calls may have to be made again where the session moves.
     pub replayable: bool,
+    /// Its calls only wait: one that has not come back may be made again in another process.
+    pub waits: bool,
     /// Why a session that has called it cannot be moved.
     pub blocker: Option<&'static str>,
 }
@@ -147,6 +149,8 @@ pub enum Reject {
     Busy,
     /// The call fails with this value of the API's error type.
     Failed(i64),
+    /// The session ended, or went on in another process, while the call waited: nobody must be answered here.
+    Over,
 }
 
 /// The treatment of a handle by the reply.

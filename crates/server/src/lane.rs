@@ -19,6 +19,7 @@ use crate::lane::current::{CallBack, LaneContext};
 use crate::lane::dispatch::{Outcome, run, serve_deferred_ends};
 use crate::session::Session;
 use crate::session::config::MAX_NESTING;
+use crate::session::pause::StopEnd;
 use crate::tables::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use ended::LaneEnded;
 use sending::{Piggyback, send_on};
@@ -41,7 +42,6 @@ pub struct Lane {
     context: Rc<LaneContext>,
     /// By which the guest opened it.
     number: u32,
-    nesting: Cell<usize>,
     /// The call under way took long enough.
     may_have_printed: Cell<bool>,
     deliveries: RefCell<Vec<Delivery>>,
@@ -72,7 +72,6 @@ impl Lane {
         Rc::new_cyclic(|me: &Weak<Lane>| Lane {
             context: LaneContext::new(session, number, end, deferred, me.clone()),
             number,
-            nesting: Cell::new(0),
             may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
             counters: Counters::default(),
@@ -91,6 +90,7 @@ impl Lane {
         }
         let stop = lane.serve_all(start.taken);
         current::enter(None);
+        lane.context.session.pause.forget_waits(number, &lane.context.wait);
         lane.counters.report(&lane.context.session.accounts.stats);
         if let LaneEnded::Broken(reason) = stop {
             lane.context.session.fail(&reason);
@@ -149,7 +149,7 @@ impl Lane {
         // The lane also looks at objects between its calls: when a callback that it has sent returns its reference, or while it
         // has nothing to do. No call ends on those.
         let uses = &self.context.uses;
-        let outer = if self.nesting.get() == 0 { 0 } else { uses.len() };
+        let outer = if self.context.nesting.get() == 0 { 0 } else { uses.len() };
         let served = match header.kind {
             kind::CALL | kind::CALL_ASYNC => self.serve_call(call, header),
             kind::SYNC => self.serve_sync(header),
@@ -192,7 +192,7 @@ impl Lane {
             session.finish_ticket(ticket, yielded);
         }
         // Not below a callback: a call around it may use the objects.
-        if session.calls.deferred_ends.any() && self.nesting.get() == 0 {
+        if session.calls.deferred_ends.any() && self.context.nesting.get() == 0 {
             serve_deferred_ends(&context.session, &context.uses, self.number)?;
         }
         result
@@ -394,15 +394,19 @@ impl Lane {
 
 impl CallBack for Lane {
     fn call_back(&self, header: ReplyHeader, body: &mut Encoder, into: &mut Vec<u8>) -> Result<(), LaneEnded> {
-        if self.nesting.get() >= MAX_NESTING {
+        if self.context.nesting.get() >= MAX_NESTING {
             return Err(LaneEnded::Broken("callbacks nest too deeply".into()));
         }
-        self.nesting.set(self.nesting.get() + 1);
+        // A call that calls back is no mere wait any longer.
+        if self.context.end_wait() == StopEnd::SessionOver {
+            return Err(LaneEnded::Closed);
+        }
+        self.context.nesting.set(self.context.nesting.get() + 1);
         // The vendor library waits for the answer: a pause waits for that, too.
         self.context.end.borrow_mut().set_interruptible(false);
         let result = self.send(header, body, &mut Vec::new(), false).and_then(|()| self.await_answer(into));
-        self.nesting.set(self.nesting.get() - 1);
-        self.context.end.borrow_mut().set_interruptible(self.nesting.get() == 0);
+        self.context.nesting.set(self.context.nesting.get() - 1);
+        self.context.end.borrow_mut().set_interruptible(self.context.nesting.get() == 0);
         result
     }
 }

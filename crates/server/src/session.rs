@@ -34,6 +34,7 @@ pub mod printed;
 pub mod residency;
 pub mod tickets;
 pub mod vendor;
+pub mod waits;
 
 pub use accounts::{Accounts, gate};
 pub use objects::Objects;

@@ -111,8 +111,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let Api { name, version, soname, .. } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        let blocker = option_text(blocker(model, f));
-        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, blocker: #blocker })
+        let (waits, blocker) = (f.waits, option_text(blocker(model, f)));
+        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, waits: #waits, blocker: #blocker })
     });
     let handle_types = handle_types(model);
     let resources = model.resources.iter().map(|r| {
@@ -402,10 +402,44 @@ impl Handler<'_> {
         let values: Vec<_> = self.function.address_values.iter().map(|e| self.cx().exact(e)).collect();
         let function_type = types::function_type_with(&self.function.signature, values.len(), Side::Server);
         let arguments = types::arguments_with(&self.function.signature, &values);
+        let address = self.vendor_address();
+        let (begin, end) = self.vendor_times();
+        if shims::is_shimmed(self.function) {
+            let through_c = through_c(id as usize, self.function, quote!(address));
+            return quote! {
+                let address = #address;
+                #begin
+                let ret = #through_c;
+                #end
+            };
+        }
+        if let Some(unpacked) = &self.function.unpacked {
+            let function_type = unpack::function_type(&self.function.signature.result);
+            let (before, after) = unpack::put_together(unpacked);
+            return quote! {
+                #before
+                let function: #function_type = std::mem::transmute(#address);
+                #begin
+                let ret = function(packed);
+                #end
+                #after
+            };
+        }
+        quote! {
+            let function: #function_type = std::mem::transmute(#address);
+            #begin
+            let ret = function(#arguments);
+            #end
+        }
+    }
+
+    /// The address of the vendor's function, or a refusal.
+    fn vendor_address(&self) -> TokenStream {
+        let id = self.id;
         let absent = quote!(if address == 0 {
             return Err(call.absent());
         });
-        let address = match &self.function.address {
+        match &self.function.address {
             None if self.function.label.is_some() => {
                 let symbol = Literal::c_string(&CString::new(self.function.symbol()).unwrap_or_default());
                 quote!({
@@ -428,33 +462,15 @@ impl Handler<'_> {
                     address
                 })
             }
-        };
-        if shims::is_shimmed(self.function) {
-            let through_c = through_c(id as usize, self.function, quote!(address));
-            return quote! {
-                let address = #address;
-                call.begin_vendor();
-                let ret = #through_c;
-                call.end_vendor();
-            };
         }
-        if let Some(unpacked) = &self.function.unpacked {
-            let function_type = unpack::function_type(&self.function.signature.result);
-            let (before, after) = unpack::put_together(unpacked);
-            return quote! {
-                #before
-                let function: #function_type = std::mem::transmute(#address);
-                call.begin_vendor();
-                let ret = function(packed);
-                call.end_vendor();
-                #after
-            };
-        }
-        quote! {
-            let function: #function_type = std::mem::transmute(#address);
-            call.begin_vendor();
-            let ret = function(#arguments);
-            call.end_vendor();
+    }
+
+    /// What the runtime is told right before and right behind the vendor's function.
+    fn vendor_times(&self) -> (TokenStream, TokenStream) {
+        if self.function.waits {
+            (quote!(call.begin_wait();), quote!(call.end_wait()?;))
+        } else {
+            (quote!(call.begin_vendor();), quote!(call.end_vendor();))
         }
     }
 

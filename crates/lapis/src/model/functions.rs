@@ -90,6 +90,8 @@ pub struct Function {
     /// Server expressions whose values must come out equal when the call is made again.
     pub same: Vec<Guarded>,
     pub stateless: Option<Stateless>,
+    /// It only waits: a call that has not come back may be given up and made again in another process.
+    pub waits: bool,
     /// Why a session that has called it cannot be moved.
     pub blocker: Option<String>,
     pub span: Span,

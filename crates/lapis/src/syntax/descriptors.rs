@@ -192,6 +192,7 @@ pub const ALL: &[Info] = &[
     with("current_record", FUNCTION, (0, usize::MAX), "current_record or current_record(key, ...)"),
     with("same", FUNCTION, (1, 1), "same(e)"),
     with("stateless", FUNCTION, (0, 1), "stateless or stateless(object)"),
+    plain("waits", FUNCTION),
     with("blocker", CODE, (1, 1), "blocker(\"why\")"),
     with("identity", TYPE, (1, 1), "identity(name)"),
     with("current", TYPE, (2, 2), "current(get, set)"),

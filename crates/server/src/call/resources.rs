@@ -10,6 +10,7 @@ use crate::api::Reject;
 use crate::lane::clock;
 use crate::lane::current;
 use crate::lane::devices::{Drain, Name, device_name};
+use crate::session::pause::StopEnd;
 use crate::session::residency::{ResidencyDevices, as_shown, devices_of};
 
 impl Call {
@@ -76,6 +77,41 @@ impl Call {
         if let Some(device) = self.work.wait.take() {
             self.session.devices.end_blocking_call(device);
         }
+    }
+
+    /// The call about to begin only waits: its message, as it came, is kept for a process that has to make it again. Not for
+    /// a call below a callback, for which others wait here, nor for one that a rebuild makes.
+    #[cold]
+    pub(crate) fn offer_wait(&mut self) {
+        if self.request.header.kind != kind::CALL || self.replayed.is_some() {
+            return;
+        }
+        if let Some(lane) = current::lane_of(&self.session).filter(|lane| lane.nesting.get() == 0) {
+            lane.wait.prepare(&self.request.bytes);
+            self.work.may_be_given_up = true;
+        }
+    }
+
+    /// `waits`: from here on the session may move without this call, until [`Call::end_wait`].
+    pub fn begin_wait(&mut self) {
+        self.begin_vendor();
+        if self.work.may_be_given_up
+            && let Some(lane) = current::lane()
+        {
+            lane.begin_wait();
+        }
+    }
+
+    /// An error: another process answers the call, or nobody.
+    pub fn end_wait(&mut self) -> Result<(), Reject> {
+        if self.work.may_be_given_up
+            && let Some(lane) = current::lane()
+            && lane.end_wait() == StopEnd::SessionOver
+        {
+            return Err(Reject::Over);
+        }
+        self.end_vendor();
+        Ok(())
     }
 
     /// The node schedules devices.

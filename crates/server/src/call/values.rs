@@ -224,6 +224,8 @@ per_call! {
     pub(crate) struct VendorWork {
         /// The device that the call gives work.
         pub stay: Option<Admission>,
+        /// It only waits, and its message is kept.
+        pub may_be_given_up: bool,
         /// The device that it may be waiting for.
         pub wait: Option<usize>,
         /// The cost of the call, if the library reports it.

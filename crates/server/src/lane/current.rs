@@ -17,6 +17,8 @@ use crate::callbacks::posted::PostedCallback;
 use crate::handles::in_use::LaneUses;
 use crate::lane::ended::LaneEnded;
 use crate::session::Session;
+use crate::session::pause::StopEnd;
+use crate::session::waits::LaneWait;
 
 /// The time that a guest's thread needs to wake up.
 const GUEST_WAKE_UP_TIME: Duration = Duration::from_micros(30);
@@ -32,6 +34,8 @@ pub trait CallBack {
 /// A lane, for code below its calls. Only the lane's own thread has it.
 pub struct LaneContext {
     pub session: Arc<Session>,
+    /// By which the guest opened it.
+    number: u32,
     /// The handles that the calls under way use.
     pub uses: Arc<LaneUses>,
     pub end: RefCell<LaneEnd>,
@@ -43,6 +47,10 @@ pub struct LaneContext {
     pub deferred: Cell<Option<i64>>,
     /// For how long this thread watches the device before it sleeps over work that the guest waits for.
     pub completion_poll_time: Cell<Duration>,
+    /// Callbacks of the application that this lane waits for, one within another.
+    pub nesting: Cell<usize>,
+    /// The call under way, while it only waits.
+    pub wait: Arc<LaneWait>,
     /// Callbacks that the vendor library posted during the call under way.
     pub posted: RefCell<Vec<PostedCallback>>,
     lane: Weak<dyn CallBack>,
@@ -58,6 +66,9 @@ impl LaneContext {
         lane: Weak<dyn CallBack>,
     ) -> Rc<LaneContext> {
         Rc::new(LaneContext {
+            nesting: Cell::new(0),
+            wait: session.pause.waits_of(number),
+            number,
             uses: session.objects.handles.in_use.lane_numbered(number),
             session,
             end: RefCell::new(end),
@@ -73,6 +84,18 @@ impl LaneContext {
     /// `None`: the lane has ended.
     pub fn lane(&self) -> Option<Rc<dyn CallBack>> {
         self.lane.upgrade()
+    }
+
+    /// The call under way only waits from here on.
+    pub fn begin_wait(&self) {
+        let position = self.end.borrow().position().unwrap_or_default();
+        self.wait.begin(position, self.deferred.get());
+        self.session.pause.wait_began();
+    }
+
+    /// The call does something, or is over: only once no pause has claimed it.
+    pub fn end_wait(&self) -> StopEnd {
+        self.session.pause.end_wait(self.number, &self.wait)
     }
 
     /// The calling thread is about to wait for the application on another lane than its own.

@@ -66,6 +66,9 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
         let refused = call.session.accounts.deny(header.function);
         return Ok(reject(call, refused));
     }
+    if function.waits {
+        call.offer_wait();
+    }
     // SAFETY: the call was set up for this function's message just now.
     let handled = catch_unwind(AssertUnwindSafe(|| unsafe { call_handler(function.handler, call) }));
     let handled = handled.unwrap_or_else(|panic| Err(rejected_by(panic)));
@@ -80,6 +83,8 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
         Err(Reject::Busy) => Ok(busy(call)),
+        // Nothing is undone: the session is another process's, or over.
+        Err(Reject::Over) => Err(LaneEnded::Closed),
         Err(why) => Ok(reject(call, why)),
     }
 }

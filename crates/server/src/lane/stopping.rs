@@ -8,8 +8,9 @@ use aviary_transport::LaneError;
 use super::Lane;
 use super::ended::LaneEnded;
 use crate::call::Call;
-use crate::session::pause::{StopEnd, StoppedLane};
+use crate::session::pause::StopEnd;
 use crate::session::tickets::{Interrupted, Repeat};
+use crate::session::waits::StoppedLane;
 
 impl Lane {
     /// Serves the taken message first, if there is one.
@@ -94,7 +95,7 @@ impl Lane {
     /// Waits for a ticket; a pause ends the wait unless the vendor library waits for this lane.
     #[cold]
     pub(super) fn await_ticket(&self, ticket: u64) -> Result<(), LaneEnded> {
-        let repeat = if self.nesting.get() == 0 { Repeat::Possible } else { Repeat::Impossible };
+        let repeat = if self.context.nesting.get() == 0 { Repeat::Possible } else { Repeat::Impossible };
         self.context.session.calls.tickets.wait(ticket, repeat).map_err(|interrupted| match interrupted {
             Interrupted::SessionOver => LaneEnded::Closed,
             Interrupted::Paused => LaneEnded::Paused,

@@ -8,7 +8,7 @@ use aviary_transport::{ConsumerPosition, LanePosition, ProducerPosition};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
 use crate::session::config::{MAX_LANES, MAX_LATE};
-use crate::session::pause::StoppedLane;
+use crate::session::waits::StoppedLane;
 use crate::tables::deferred_outputs::Delivery;
 
 /// Where a lane lies in the arena.

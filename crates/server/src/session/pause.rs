@@ -2,14 +2,15 @@
 //!
 //! A lane looks at one word before each message; the word is zero while nothing is asked of the lanes. A pause stops every
 //! lane where it can go on later, in this process or in another one: with a message taken and not begun, or between two
-//! messages. A lane inside a call stops when the call is over. Nothing is lost by a pause that is given up.
+//! messages. A lane inside a call stops when the call is over; one that only waits ([`crate::session::waits`]) counts as one
+//! that stands, before its message. Nothing is lost by a pause that is given up.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use aviary_transport::LanePosition;
+use crate::session::waits::{LaneWait, StoppedLane};
 
 /// The word that lanes look at.
 mod word {
@@ -29,16 +30,6 @@ enum Phase {
     Stopping,
     /// For good.
     Dead,
-}
-
-/// A lane that stands: all that another process needs to go on with it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StoppedLane {
-    pub position: LanePosition,
-    /// A message that was taken from the ring and not begun.
-    pub taken: Option<Vec<u8>>,
-    /// The error of an asynchronous call that no reply has told yet.
-    pub deferred: Option<i64>,
 }
 
 /// The end of a stop.
@@ -61,8 +52,33 @@ struct PauseState {
     /// Lanes that do not stand.
     at_work: usize,
     stopped: BTreeMap<u32, StoppedLane>,
+    /// Of every lane: the call in which it only waits.
+    waits: BTreeMap<u32, Arc<LaneWait>>,
     /// `None`: calls are not counted.
     counted: Option<Counted>,
+}
+
+impl PauseState {
+    fn claim_waits(&mut self) {
+        if self.phase != Phase::Stopping {
+            return;
+        }
+        for (lane, wait) in &self.waits {
+            if let Some(stopped) = wait.claim() {
+                self.stopped.insert(*lane, stopped);
+                self.at_work = self.at_work.saturating_sub(1);
+            }
+        }
+    }
+
+    fn unclaim_waits(&mut self) {
+        for (lane, wait) in &self.waits {
+            if wait.unclaim() {
+                self.stopped.remove(lane);
+                self.at_work += 1;
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -77,7 +93,8 @@ impl Pause {
     pub fn new(every: Option<u64>) -> Pause {
         let counted = every.filter(|every| *every > 0).map(|every| Counted { every, calls: 0 });
         let word = if counted.is_some() { word::COUNTED } else { word::NOTHING };
-        let state = PauseState { phase: Phase::Running, at_work: 0, stopped: BTreeMap::new(), counted };
+        let state =
+            PauseState { phase: Phase::Running, at_work: 0, stopped: BTreeMap::new(), waits: BTreeMap::new(), counted };
         Pause { word: AtomicU32::new(word), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -128,6 +145,52 @@ impl Pause {
         if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
     }
 
+    /// Where the lane says that it only waits.
+    pub fn waits_of(&self, lane: u32) -> Arc<LaneWait> {
+        let wait = Arc::<LaneWait>::default();
+        self.lock().waits.insert(lane, wait.clone());
+        wait
+    }
+
+    /// A lane has ended; another one may have its number already.
+    pub fn forget_waits(&self, lane: u32, wait: &Arc<LaneWait>) {
+        let mut state = self.lock();
+        if state.waits.get(&lane).is_some_and(|known| Arc::ptr_eq(known, wait)) {
+            state.waits.remove(&lane);
+        }
+    }
+
+    /// A lane has begun to wait: a pause under way has one lane less to wait for.
+    pub fn wait_began(&self) {
+        // Either the pause finds the wait when it looks, or this thread finds the word of the pause.
+        if self.stops() {
+            let _state = self.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    /// A lane does not only wait any longer, if it did: it goes on once no pause has claimed it.
+    pub fn end_wait(&self, lane: u32, wait: &LaneWait) -> StopEnd {
+        if wait.end() {
+            return StopEnd::GoesOn;
+        }
+        let mut state = self.lock();
+        loop {
+            if state.phase == Phase::Dead {
+                if wait.unclaim() {
+                    wait.end();
+                    state.stopped.remove(&lane);
+                    state.at_work += 1;
+                }
+                return StopEnd::SessionOver;
+            }
+            if wait.end() {
+                return StopEnd::GoesOn;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// A lane has executed a message. True if the session shall ask to be moved now: then all lanes stop at once, and the
     /// node lets them go on.
     pub fn count_call(&self) -> bool {
@@ -152,17 +215,22 @@ impl Pause {
         }
     }
 
-    /// Waits until every lane stands; false: some do not by `deadline`.
-    pub fn await_all(&self, deadline: Instant) -> bool {
+    /// Waits until every lane stands; false: some do not by `deadline`. `waiting`: lanes that only wait count as such.
+    pub fn await_all(&self, waiting: bool, deadline: Instant) -> bool {
         let mut state = self.lock();
-        while state.at_work > 0 {
+        loop {
+            if waiting {
+                state.claim_waits();
+            }
+            if state.at_work == 0 {
+                return true;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || state.phase == Phase::Dead {
                 return false;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
     }
 
     /// The lanes that stand, by number.
@@ -173,6 +241,7 @@ impl Pause {
     pub fn resume(&self) {
         let mut state = self.lock();
         if state.phase == Phase::Stopping {
+            state.unclaim_waits();
             self.set(&mut state, Phase::Running);
         }
     }
@@ -206,6 +275,7 @@ impl Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aviary_transport::LanePosition;
     use std::time::Duration;
 
     fn soon() -> Instant {
@@ -233,7 +303,7 @@ mod tests {
             let seen = || executed.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
             for _ in 0..200 {
                 pause.request();
-                assert!(pause.await_all(soon()));
+                assert!(pause.await_all(true, soon()));
                 assert_eq!(pause.stopped().len(), LANES as usize);
                 let before = seen();
                 std::thread::yield_now();
@@ -250,11 +320,75 @@ mod tests {
         let pause = Pause::new(None);
         pause.enter();
         pause.request();
-        assert!(!pause.await_all(Instant::now()));
+        assert!(!pause.await_all(true, Instant::now()));
         // The attempt is given up: the lane never noticed.
         pause.resume();
         assert!(!pause.asks());
         assert_eq!(pause.stand(1, StoppedLane::default()), StopEnd::GoesOn);
+    }
+
+    /// A lane that waits until it is told that what it waits for has come.
+    struct Waiting<'a> {
+        pause: &'a Pause,
+        wait: Arc<LaneWait>,
+        came: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Waiting<'_> {
+        fn run(&self) -> StopEnd {
+            self.wait.prepare(b"a wait");
+            self.wait.begin(LanePosition::default(), Some(-5));
+            self.pause.wait_began();
+            self.came.recv().unwrap();
+            self.pause.end_wait(1, &self.wait)
+        }
+    }
+
+    fn waiting(pause: &Pause) -> (std::sync::mpsc::Sender<()>, Waiting<'_>) {
+        let (comes, came) = std::sync::mpsc::channel();
+        pause.enter();
+        (comes, Waiting { pause, wait: pause.waits_of(1), came })
+    }
+
+    #[test]
+    fn lane_that_only_waits_stands_with_its_message_and_its_error() {
+        let pause = Pause::new(None);
+        let (comes, lane) = waiting(&pause);
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(move || lane.run());
+            for _ in 0..3 {
+                pause.request();
+                assert!(pause.await_all(true, soon()), "also where the wait begins later");
+                let stands = StoppedLane { taken: Some(b"a wait".to_vec()), deferred: Some(-5), ..Default::default() };
+                assert_eq!(pause.stopped(), BTreeMap::from([(1, stands)]));
+                pause.resume();
+                assert_eq!(pause.stopped(), BTreeMap::new());
+            }
+            pause.request();
+            assert!(pause.await_all(true, soon()));
+            comes.send(()).unwrap();
+            std::thread::yield_now();
+            assert!(!lane.is_finished(), "it answers while another process may have its call");
+            pause.resume();
+            assert_eq!(lane.join().unwrap(), StopEnd::GoesOn);
+        });
+        pause.request();
+        assert!(!pause.await_all(true, Instant::now()), "it is at work again");
+    }
+
+    #[test]
+    fn lane_that_waits_is_at_work_where_waits_do_not_count_and_tells_nothing_after_the_end() {
+        let pause = Pause::new(None);
+        let (comes, lane) = waiting(&pause);
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(move || lane.run());
+            pause.request();
+            assert!(!pause.await_all(false, Instant::now()));
+            assert!(pause.await_all(true, soon()));
+            comes.send(()).unwrap();
+            pause.kill();
+            assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
+        });
     }
 
     #[test]
@@ -280,10 +414,10 @@ mod tests {
         pause.request();
         std::thread::scope(|scope| {
             let lane = scope.spawn(|| pause.stand(1, StoppedLane::default()));
-            assert!(pause.await_all(soon()));
+            assert!(pause.await_all(true, soon()));
             pause.kill();
             assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
         });
-        assert!(!pause.await_all(Instant::now()), "the lane has not left yet");
+        assert!(!pause.await_all(true, Instant::now()), "the lane has not left yet");
     }
 }

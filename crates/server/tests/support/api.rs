@@ -48,7 +48,7 @@ pub const SHIFT: u32 = 30;
 pub const BOUND: u32 = 31;
 
 const fn function(name: &'static str, function: HandlerFunction) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(function), replayable: false, blocker: None }
+    FunctionInfo { name, handler: handler(function), replayable: false, waits: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -72,7 +72,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("unmap", unmap),
         function("panic", panics),
         function("hog", hog),
-        FunctionInfo { name: "restore", handler: handler(restore), replayable: true, blocker: None },
+        FunctionInfo { name: "restore", handler: handler(restore), replayable: true, waits: false, blocker: None },
         function("sleep", sleep),
         function("missing", missing),
         function("length", length),

@@ -184,6 +184,7 @@ impl<'a> Resolver<'a> {
             records: Vec::new(),
             same: Vec::new(),
             stateless: None,
+            waits: false,
             blocker: None,
             span,
         }

@@ -251,7 +251,7 @@ impl<'a> Resolver<'a> {
         keys
     }
 
-    /// `session_record`, `thread_record`, `current_record`, `same`, `stateless` and `blocker` of a function.
+    /// `session_record`, `thread_record`, `current_record`, `same`, `stateless`, `waits` and `blocker` of a function.
     pub(in crate::resolve) fn function_state(
         &mut self,
         d: &Descriptor,
@@ -301,6 +301,10 @@ impl<'a> Resolver<'a> {
                         );
                     }
                 }
+            }
+            "waits" => {
+                function.waits = true;
+                function.stateless = function.stateless.or(Some(Stateless::Nothing));
             }
             _ => function.blocker = self.reason(d),
         }

@@ -123,7 +123,7 @@ impl<'a> Resolver<'a> {
             "session_record" | "thread_record" | "current_record" | "same" => {
                 self.function_state(d, guard, function, scope)
             }
-            "stateless" | "blocker" => {
+            "stateless" | "waits" | "blocker" => {
                 self.unconditional(d, condition);
                 self.function_state(d, None, function, scope);
             }

@@ -184,7 +184,8 @@ impl Connected {
     }
 
     /// Lets all lanes stop between two messages, until `deadline`.
-    fn stop_lanes(&mut self, timeout: Duration, deadline: Instant) -> Result<(), Obstacle> {
+    /// `waiting`: those that only wait count as such.
+    fn stop_lanes(&mut self, waiting: bool, timeout: Duration, deadline: Instant) -> Result<(), Obstacle> {
         // A lane that its guest has closed is not one to go on with.
         await_end(&mut self.closing, timeout);
         if !self.closing.is_empty() {
@@ -199,7 +200,7 @@ impl Connected {
             shadow.liveness.interrupt();
             shadow.waker.wake();
         }
-        if session.pause.await_all(deadline) { Ok(()) } else { Err(calls_under_way(session, timeout)) }
+        if session.pause.await_all(waiting, deadline) { Ok(()) } else { Err(calls_under_way(session, timeout)) }
     }
 
     /// The connection to the guest as it is between two messages.
@@ -258,7 +259,8 @@ impl Connected {
         };
         let begun = Instant::now();
         let deadline = begun + timeout;
-        self.stop_lanes(timeout, deadline)?;
+        // A parked session would be wanted at once by a thread that waits.
+        self.stop_lanes(park.is_none(), timeout, deadline)?;
         let session = &self.session;
         let rehearse = park.is_some() && state::may_differ(session);
         let stood = Instant::now();
@@ -345,7 +347,7 @@ impl Connected {
             session.callbacks.lane.open(end, liveness);
             self.callbacks = Some(place);
         }
-        if !session.pause.await_all(Instant::now() + LANES_BEGIN_TIMEOUT) {
+        if !session.pause.await_all(false, Instant::now() + LANES_BEGIN_TIMEOUT) {
             return Err("the lanes did not begin in the new process".into());
         }
         threads.outcome().map_err(|error| told_failure(&session, &error))?;

@@ -37,7 +37,7 @@ pub const UNWRITTEN: u64 = 404;
 pub const WATCH_KIND: u32 = 7777;
 
 const fn function(name: &'static str, handler_of: HandlerFunction, replayable: bool) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(handler_of), replayable, blocker: None }
+    FunctionInfo { name, handler: handler(handler_of), replayable, waits: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -69,6 +69,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
             name: "unexplained",
             handler: handler(unexplained),
             replayable: true,
+            waits: false,
             blocker: Some("no one knows"),
         },
         function("write_note", write_note, false),
