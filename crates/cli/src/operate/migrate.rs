@@ -17,7 +17,14 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Default of `--stop`, in milliseconds.
-pub const USUAL_STOP_MS: u64 = 2000;
+pub const USUAL_STOP_MS: u64 = 4000;
+/// The part of `--stop` for which one attempt that fails may hold a program up.
+const ATTEMPTS_IN_STOP: u64 = 10;
+
+/// Milliseconds that one attempt has until all threads are paused and the devices are done.
+pub fn attempt_ms(stop_ms: u64) -> u64 {
+    (stop_ms / ATTEMPTS_IN_STOP).max(1)
+}
 
 /// Move a session to a fresh API server while its program runs.
 ///
@@ -35,7 +42,8 @@ pub struct MigrateCommand {
     /// How long to retry while the obstacle may pass, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
-    /// How long the session may take until all its threads are paused, in milliseconds.
+    /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
+    /// at most, until all its threads are paused and its devices are done.
     #[arg(long, value_name = "MS", default_value_t = USUAL_STOP_MS)]
     stop: u64,
     #[command(flatten)]
@@ -48,8 +56,13 @@ pub struct MigrateCommand {
 pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     let wait = seconds(command.wait)?;
     let socket = command.node.socket();
-    let request =
-        MoveRequest { session: command.session, check: command.check, park: false, stop_ms: command.stop, halt: None };
+    let request = MoveRequest {
+        session: command.session,
+        check: command.check,
+        park: false,
+        stop_ms: attempt_ms(command.stop),
+        halt: None,
+    };
     let status = attempts(&socket, &request, wait)?;
     if command.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
@@ -133,6 +146,11 @@ fn times(figures: &MoveFigures) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempt_that_fails_holds_a_program_for_a_tenth_of_stop() {
+        assert_eq!((attempt_ms(USUAL_STOP_MS), attempt_ms(80), attempt_ms(0)), (400, 8, 1));
+    }
 
     #[test]
     fn figures_are_told_in_milliseconds() {

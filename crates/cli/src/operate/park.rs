@@ -1,6 +1,6 @@
 //! `aviary park` and `aviary unpark`: take a session off its devices while its program runs, and bring it back.
 
-use crate::operate::migrate::{attempts, seconds, with_others};
+use crate::operate::migrate::{attempt_ms, attempts, seconds, with_others};
 use crate::operate::terminal::say;
 use crate::operate::which_node::WhichNode;
 use aviary_node::{MoveRequest, MoveStatus, Request, UnparkStatus, ask};
@@ -26,7 +26,8 @@ pub struct ParkCommand {
     /// How long to retry while the obstacle may pass, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
-    /// How long the session may take until all its threads are paused, in milliseconds.
+    /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
+    /// at most, until all its threads are paused and its devices are done.
     #[arg(long, value_name = "MS", default_value_t = crate::operate::migrate::USUAL_STOP_MS)]
     stop: u64,
     #[command(flatten)]
@@ -57,7 +58,8 @@ pub struct UnparkCommand {
 
 pub fn park(command: &ParkCommand) -> anyhow::Result<ExitCode> {
     let wait = seconds(command.wait)?;
-    let request = MoveRequest { session: command.session, check: false, park: true, stop_ms: command.stop, halt: None };
+    let stop_ms = attempt_ms(command.stop);
+    let request = MoveRequest { session: command.session, check: false, park: true, stop_ms, halt: None };
     let status = attempts(&command.node.socket(), &request, wait)?;
     let session = command.session;
     if command.json {

@@ -106,7 +106,13 @@ fn replace(socket: &Path, before: &NodeReport, request: &UpgradeRequest) -> anyh
 fn move_all(socket: &Path, report: &NodeReport, wait: Duration, outcome: &mut Outcome) -> Result<(), NodeError> {
     let first_of_each: BTreeMap<u32, u64> = report.sessions.iter().rev().map(|one| (one.server, one.session)).collect();
     for (server, session) in first_of_each {
-        let request = MoveRequest { session, check: false, park: false, stop_ms: migrate::USUAL_STOP_MS, halt: None };
+        let request = MoveRequest {
+            session,
+            check: false,
+            park: false,
+            stop_ms: migrate::attempt_ms(migrate::USUAL_STOP_MS),
+            halt: None,
+        };
         let of_server = report.sessions.iter().filter(|one| one.server == server).map(|one| one.session);
         match migrate::attempts(socket, &request, wait) {
             Ok(MoveStatus::Moved(figures)) => {

@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time in which a session that is parked because it is idle must be paused.
-const IDLE_STOP: Duration = Duration::from_secs(2);
+/// Time in which a session that the node parks by itself, because it is idle, must be paused: nobody has asked for it.
+const OWN_BUDGET: Duration = Duration::from_millis(100);
 
 impl Core {
     /// An operator moves or parks a session, or asks if it could be moved.
@@ -149,7 +149,7 @@ impl Core {
         state.idle.looked(least, now, |server| there.contains_key(&server));
         for session in idle {
             self.log.debug(format_args!("session {session}: parking it, because it is idle (idle_park)"));
-            if let Err(refusal) = self.start_relocation(state, session, Purpose::Park, IDLE_STOP) {
+            if let Err(refusal) = self.start_relocation(state, session, Purpose::Park, OWN_BUDGET) {
                 self.log.debug(format_args!("session {session}: not parked: {}", refusal.reason));
             }
         }

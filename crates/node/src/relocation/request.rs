@@ -3,7 +3,7 @@
 use super::table::{Halt, Purpose};
 use serde::{Deserialize, Serialize};
 
-/// The most time, in milliseconds, that an operator lets sessions have until they are paused.
+/// The most time, in milliseconds, that an operator lets sessions have until they are paused and their devices done.
 pub const MAX_STOP_MS: u64 = 600_000;
 /// Bytes that the states of parked sessions may take in a node that is told nothing.
 pub const USUAL_PARKED_MEMORY: u64 = 1 << 30;
@@ -17,7 +17,8 @@ pub struct MoveRequest {
     /// Park it: nothing of it is rebuilt in the new API server until its program calls.
     #[serde(default)]
     pub park: bool,
-    /// Milliseconds within which the session must be paused.
+    /// Milliseconds within which the session must be paused and its devices done: an attempt holds the program no longer
+    /// before it is refused.
     pub stop_ms: u64,
     /// For tests: the move waits there for [`crate::Request::Proceed`]. Its deadlines hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]

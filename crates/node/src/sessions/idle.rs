@@ -10,6 +10,8 @@ use std::{
 
 /// Looks within the time after which a session is idle: it is seen as idle at most this part too late.
 const LOOKS: u32 = 4;
+/// How often the time until the next attempt is doubled.
+const MOST_DOUBLINGS: u32 = 6;
 /// The least time between two looks.
 const LEAST_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -19,6 +21,8 @@ struct Seen {
     calls: u64,
     /// Since when the calls are these, or since the last attempt to park it.
     since: Instant,
+    /// Attempts since the last call, of which each has failed: one that succeeds is not looked at any longer.
+    attempts: u32,
 }
 
 /// All API servers with sessions that may be parked, by number.
@@ -35,16 +39,18 @@ impl IdleWatch {
     }
 
     /// Looks at an API server whose sessions have made so many calls. True: they are idle, and to be parked now; the next
-    /// time is counted from here, however that ends.
+    /// time is counted from here, however that ends, and is twice as long after each attempt.
     pub fn look(&mut self, server: u64, calls: u64, limit: Duration, now: Instant) -> bool {
-        let seen = self.seen.entry(server).or_insert(Seen { calls, since: now });
+        let seen = self.seen.entry(server).or_insert(Seen { calls, since: now, attempts: 0 });
         if seen.calls != calls {
-            (seen.calls, seen.since) = (calls, now);
+            *seen = Seen { calls, since: now, attempts: 0 };
             return false;
         }
-        let idle = now.saturating_duration_since(seen.since) >= limit;
+        let gap = limit.saturating_mul(1 << seen.attempts.min(MOST_DOUBLINGS));
+        let idle = now.saturating_duration_since(seen.since) >= gap;
         if idle {
             seen.since = now;
+            seen.attempts += 1;
         }
         idle
     }
@@ -84,12 +90,17 @@ mod tests {
     }
 
     #[test]
-    fn attempt_that_was_given_up_is_made_again_after_the_limit() {
+    fn attempt_that_was_given_up_is_made_again_in_growing_gaps_until_a_call() {
         let (start, mut watch) = (Instant::now(), IdleWatch::default());
         watch.look(7, 5, LIMIT, start);
-        assert!(watch.look(7, 5, LIMIT, start + LIMIT));
-        assert!(!watch.look(7, 5, LIMIT, start + LIMIT * 2 - Duration::from_secs(1)));
-        assert!(watch.look(7, 5, LIMIT, start + LIMIT * 2));
+        let mut last = start;
+        for gap in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
+            assert!(!watch.look(7, 5, LIMIT, last + LIMIT * gap - Duration::from_secs(1)), "{gap}");
+            last += LIMIT * gap;
+            assert!(watch.look(7, 5, LIMIT, last), "{gap}");
+        }
+        assert!(!watch.look(7, 6, LIMIT, last));
+        assert!(watch.look(7, 6, LIMIT, last + LIMIT));
     }
 
     #[test]

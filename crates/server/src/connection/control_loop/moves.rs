@@ -22,8 +22,6 @@ use crate::tables::handed::Handing;
 
 /// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
 const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long work that no lane waits for may go on in a pause, beyond the time for the lanes to stand.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The calls that the threads of a session make again before it goes on in a new process.
 struct Threads {
@@ -264,8 +262,8 @@ impl Connected {
         let session = &self.session;
         let rehearse = park.is_some() && state::may_differ(session);
         let stood = Instant::now();
-        drain(session, deadline + DRAIN_TIMEOUT)?;
-        let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
+        drain(session, deadline)?;
+        let callbacks = close_callbacks(session, deadline)?;
         let drained = Instant::now();
         if session.peer.printed.get().is_some_and(Printed::has_text) {
             return Err(Obstacle::not_now("output of the vendor library was not sent to the program yet"));
