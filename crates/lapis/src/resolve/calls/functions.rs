@@ -250,6 +250,12 @@ impl<'a> Resolver<'a> {
             function.arguments = self.plain_arguments(&function);
             return function;
         }
+        // What is to become of its `...` is asked first: other mistakes would only be consequences.
+        if let Some(d) = find(&body, "placeholder").filter(|_| function.signature.variadic) {
+            self.placeholder(d);
+            function.arguments = self.plain_arguments(&function);
+            return function;
+        }
         function.support = Support::Remote;
         self.unpack(&body, item, &mut function);
         function.error = self.error_place(&function.signature, &function.parameters);

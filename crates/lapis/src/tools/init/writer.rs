@@ -170,8 +170,14 @@ impl<'a> Writer<'a> {
         // A function that is called as an item of the language is told by its result.
         let head = if is_item(&name) { declare(&result.spelling, &head) } else { head };
         let impassable = parameters.iter().map(|(_, ty)| ty).chain([result]).any(|ty| !ty.is_value());
-        if *variadic || foreign.is_some() || impassable {
+        if foreign.is_some() || impassable {
             self.line(&format!("{head} {{ unsupported; }}"));
+            return;
+        }
+        if *variadic {
+            let what = "which calls of it does a program make? `...` is not forwarded: `local(...)` answers in the guest, \
+                        else `unsupported;`";
+            self.line(&format!("{head} {{\n  {}\n}}", placeholder(what)));
             return;
         }
         let body = self.body(function, &names);
