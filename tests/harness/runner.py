@@ -166,7 +166,8 @@ class Runner:
         if result.failed:
             self.tell(f"--- {part.name} ---\n{result.output.rstrip()}\n--- end of {part.name} ---")
         self.tell(f"{'FAIL' if result.failed else 'ok  '} {part.name}: {counts}{result.cpu:.0f} s of CPU in {result.seconds:.0f} s")
-        for line in result.skipped:
+        figures = [line for line in result.output.splitlines() if line.startswith("figure: ")]
+        for line in [*result.skipped, *figures]:
             self.tell(f"     {line}")
 
     def run(self, at_once=AT_ONCE):

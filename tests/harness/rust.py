@@ -118,14 +118,14 @@ def listed(program, *options):
 
 
 def run_one(program, test, *options):
-    """A test in a process of its own; what it printed if it failed, or skipped something."""
+    """A test in a process of its own; what it printed if it failed, and what it skipped or counted."""
     command = [executable(program.part), "--exact", test, "--nocapture", "--test-threads=1", *options]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **as_cargo_runs_it(program))
     text = done.stdout.decode(errors="replace")
     # Not none: a name that is not there.
     good = done.returncode == 0 and "1 passed" in text
-    skipped = [line for line in text.splitlines() if line.lower().startswith(("skip", "kill matrix:"))]
-    print("\n".join([f"{'ok  ' if good else 'FAIL'} {test}", *(skipped if good else [text, f"     status {done.returncode}"])]), flush=True)
+    notes = [line for line in text.splitlines() if line.lower().startswith(("skip", "figure: "))]
+    print("\n".join([f"{'ok  ' if good else 'FAIL'} {test}", *(notes if good else [text, f"     status {done.returncode}"])]), flush=True)
     return good
 
 

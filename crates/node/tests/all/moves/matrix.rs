@@ -483,7 +483,7 @@ fn kill_in(wanted: impl Fn(&str, &str) -> bool) -> usize {
     let mut all = kills(&table()).unwrap();
     all.retain(|kill| wanted(&kill.purpose, &kill.stage));
     all.iter().for_each(|kill| Case::new(kill).run(kill));
-    println!("\nkill matrix: {} cases", all.len());
+    println!("\nfigure: kill matrix: {} cases", all.len());
     all.len()
 }
 
