@@ -60,8 +60,8 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
 /// Combinations that no plan can have.
 fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     let created = matches!(plan.kind, Kind::Handle { .. } | Kind::Buffer(_) | Kind::Mapped { .. } | Kind::Number(_));
-    let word = if plan.allocate { "allocate" } else { "deallocate" };
-    if (plan.allocate || plan.deallocate) && !created {
+    let word = if plan.object.allocate { "allocate" } else { "deallocate" };
+    if (plan.object.allocate || plan.object.deallocate) && !created {
         let pointer = matches!(plan.ty.kind, TypeKind::Pointer { .. });
         let mut diagnostic = Diagnostic::error(plan.span, format!("`{word}` on what is neither a handle nor a buffer"))
             .label(format!("this is a `{}`", plan.ty.spelling));
@@ -90,13 +90,13 @@ fn owned(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     match &plan.kind {
         Kind::Handle { .. } if !plan.output => {
             let help = "say it where a call hands the handle out: in an output's `element`, or in `return_value`";
-            plan.ends_with.iter().for_each(|owner| report(owner, "a handle that is passed in", help));
+            plan.object.ends_with.iter().for_each(|owner| report(owner, "a handle that is passed in", help));
         }
         Kind::Callback(callback) => callback.arguments.iter().chain([&callback.result]).for_each(|rule| {
             plans(rule, &mut |plan| {
                 // An argument is passed in; that has been reported.
                 let passed_in = matches!(plan.kind, Kind::Handle { .. }) && !plan.output;
-                for owner in plan.ends_with.iter().filter(|_| !passed_in) {
+                for owner in plan.object.ends_with.iter().filter(|_| !passed_in) {
                     report(owner, "a handle of a callback", "say it where a call hands the handle out");
                 }
             })
@@ -168,7 +168,7 @@ fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnost
 /// The type of the handle that a value is, if the call creates it.
 fn created_handle(plan: &Plan) -> Option<usize> {
     match plan.kind {
-        Kind::Handle { handle, .. } if plan.allocate => Some(handle),
+        Kind::Handle { handle, .. } if plan.object.allocate => Some(handle),
         _ => None,
     }
 }

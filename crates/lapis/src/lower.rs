@@ -133,17 +133,10 @@ impl<'a> Lowering<'a> {
             }
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,
-                allocate: plan.allocate,
                 minted: false,
-                deallocate: plan.deallocate,
                 retain: *retain,
                 release: *release,
-                record: plan.record.clone(),
-                depends_on: plan.depends_on.clone(),
-                ends_with: plan.ends_with.clone(),
-                referring: plan.referring.clone(),
-                memory: plan.memory.clone(),
-                state: plan.state,
+                object: plan.object.clone(),
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
             Kind::String => Operation::Text { output: plan.output, lifetime: plan.lifetime.clone() },
@@ -233,8 +226,8 @@ impl<'a> Lowering<'a> {
             });
         }
         let mut element = element;
-        if buffer.way == BufferWay::Resting || plan.allocate {
-            rest(&mut element, plan.allocate);
+        if buffer.way == BufferWay::Resting || plan.object.allocate {
+            rest(&mut element, plan.object.allocate);
         }
         Operation::Elements(Elements {
             extent,
@@ -243,8 +236,8 @@ impl<'a> Lowering<'a> {
             returned: buffer.returned.clone(),
             element: vec![element],
             element_type: buffer.element_type.clone(),
-            makes: plan.allocate,
-            ends: plan.deallocate,
+            makes: plan.object.allocate,
+            ends: plan.object.deallocate,
             lifetime: plan.lifetime.clone(),
         })
     }
@@ -271,13 +264,16 @@ impl<'a> Lowering<'a> {
     }
 
     fn mode(&self, plan: &Plan, buffer: &Buffer, at: ValueLocation) -> Mode {
-        let contextual = matches!(at, ValueLocation::Contextual(_) | ValueLocation::Element { .. }) && plan.deallocate;
+        let contextual =
+            matches!(at, ValueLocation::Contextual(_) | ValueLocation::Element { .. }) && plan.object.deallocate;
         match &plan.lifetime {
             _ if buffer.way == BufferWay::Scratch => Mode::Scratch { resource: buffer.scratch_resource },
             Lifetime::Until { token, poll } => {
                 Mode::Until { input: plan.input, output: plan.output, token: token.clone(), poll: *poll }
             }
-            _ if contextual || (plan.deallocate && !plan.allocate) => Mode::ShadowBack { end: plan.deallocate },
+            _ if contextual || (plan.object.deallocate && !plan.object.allocate) => {
+                Mode::ShadowBack { end: plan.object.deallocate }
+            }
             Lifetime::Manual => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: None },
             Lifetime::Coupled(e) => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) },
             Lifetime::Bound(object) => Mode::Bound { object: object.clone() },
@@ -288,19 +284,19 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn forced_when(&self, at: ValueLocation) -> Forced {
-        let ValueLocation::Argument(i) = at else { return Forced::Never };
+    fn forced_when(&self, at: ValueLocation) -> When {
+        let ValueLocation::Argument(i) = at else { return When::Never };
         let mut conditions = Vec::new();
         for (parameter, condition) in &self.forced {
             match condition {
                 _ if *parameter != i => {}
-                None => return Forced::Always,
+                None => return When::Always,
                 Some(c) => conditions.push(c.clone()),
             }
         }
         match conditions.into_iter().reduce(|a, b| binary(Binary::LogicalOr, a, b)) {
-            Some(c) => Forced::When(c),
-            None => Forced::Never,
+            Some(c) => When::If(c),
+            None => When::Never,
         }
     }
 
@@ -376,9 +372,11 @@ impl<'a> Lowering<'a> {
 /// the first to tell of one.
 fn matters_to_a_move(plan: &Plan, at: ValueLocation) -> bool {
     // New objects that the specification does not record would cost a copy of the request for nothing.
-    let told = (plan.output || matches!(at, ValueLocation::Result)) && !plan.allocate;
+    let told = (plan.output || matches!(at, ValueLocation::Result)) && !plan.object.allocate;
     match plan.kind {
-        Kind::Handle { retain, release, .. } => told || retain || release || plan.deallocate || plan.record.is_some(),
+        Kind::Handle { retain, release, .. } => {
+            told || retain || release || plan.object.deallocate || plan.object.record.is_some()
+        }
         Kind::Frees => true,
         _ => plan.is_numbered_memory(),
     }
@@ -413,6 +411,6 @@ fn rest(element: &mut Instruction, makes: bool) {
 fn mint(model: &Model, instruction: &mut Instruction) {
     if let Operation::Handle(h) = &mut instruction.operation {
         // A value of four bytes has no room for an id.
-        h.minted = h.allocate && model.handle_types[h.handle].size == 8;
+        h.minted = h.object.allocate && model.handle_types[h.handle].size == 8;
     }
 }

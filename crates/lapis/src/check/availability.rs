@@ -130,10 +130,10 @@ impl AvailabilityChecker<'_> {
             let side = if matches!(plan.kind, Kind::Resident { .. }) { Side::Both } else { Side::Guest };
             self.expr(owner, moment(side, true, "`owned`"));
         }
-        for owner in &plan.ends_with {
+        for owner in &plan.object.ends_with {
             self.expr(owner, moment(Side::Both, false, "`ends_with`"));
         }
-        match &plan.referring {
+        match &plan.object.referring {
             Some(Referring::Sets { place }) => self.expr(place, moment(Side::Server, false, "`refers`")),
             Some(Referring::Copies { from }) => self.expr(from, moment(Side::Server, false, "`refers_as`")),
             Some(Referring::Uses { failure }) => self.expr(failure, moment(Side::Server, false, "`through`")),

@@ -59,15 +59,15 @@ fn resident(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
 
 /// Memory is used by calls that wait, through handles that are passed in and live on.
 fn used(function: &Function, plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
-    let gives = plan.memory.used.is_some();
-    if gives && (plan.deallocate || !plan.input && plan.output || function.asynchronous.is_some()) {
+    let gives = plan.object.memory.used.read.is_possible();
+    if gives && (plan.object.deallocate || !plan.input && plan.output || function.asynchronous.is_some()) {
         diagnostics.push(
             Diagnostic::error(plan.span, "a call cannot use memory through this handle")
                 .label("what comes back is read after the call")
                 .help("`uses` and `uses_read` describe handles that are passed in, and stay, in a function that is not asynchronous"),
         );
     }
-    if !plan.memory.shares.is_empty() && function.asynchronous.is_some() {
+    if !plan.object.memory.shares.is_empty() && function.asynchronous.is_some() {
         diagnostics
             .push(Diagnostic::error(plan.span, "an asynchronous call cannot share memory").label("it may still fail"));
     }

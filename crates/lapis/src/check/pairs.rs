@@ -41,7 +41,7 @@ fn accounts(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for (function, charge) in charges().filter(|(_, c)| c.kind == ChargeKind::Allocate) {
         let mut owned = false;
         for rule in rules(function) {
-            plans(rule, &mut |plan| owned |= plan.allocate);
+            plans(rule, &mut |plan| owned |= plan.object.allocate);
         }
         let returned = charges().any(|(_, c)| c.kind == ChargeKind::Deallocate && c.resource == charge.resource);
         if !owned && !returned {
@@ -73,16 +73,16 @@ impl Ends {
     fn note(&mut self, rule: &Rule) {
         plans(rule, &mut |plan| match &plan.kind {
             Kind::Handle { handle, release, .. } => {
-                if plan.allocate {
+                if plan.object.allocate {
                     self.allocated[*handle].get_or_insert(plan.span);
                 }
-                self.ended[*handle] |= plan.deallocate || *release || !plan.ends_with.is_empty();
+                self.ended[*handle] |= plan.object.deallocate || *release || !plan.object.ends_with.is_empty();
             }
             Kind::Buffer(_) => {
-                if matches!(plan.lifetime, Lifetime::Manual) && !plan.deallocate {
+                if matches!(plan.lifetime, Lifetime::Manual) && !plan.object.deallocate {
                     self.manual.get_or_insert(plan.span);
                 }
-                self.freed |= plan.deallocate;
+                self.freed |= plan.object.deallocate;
             }
             _ => {}
         });

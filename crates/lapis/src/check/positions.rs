@@ -158,7 +158,7 @@ impl PositionChecker<'_> {
             Position::Inside { input, .. } => input,
             _ => false,
         };
-        if plan.allocate && !comes_out {
+        if plan.object.allocate && !comes_out {
             self.push(
                 plan.span,
                 "`allocate` on a handle that is passed in",
@@ -166,7 +166,7 @@ impl PositionChecker<'_> {
                 "a created handle is what is returned, or an `element` of an `out` argument",
             );
         }
-        if (plan.deallocate || counted) && !goes_in {
+        if (plan.object.deallocate || counted) && !goes_in {
             let help =
                 "`deallocate`, `retain` and `release` describe the argument of the call that ends or keeps the object";
             self.push(plan.span, "the end of a handle that comes out", "nothing is passed in here", help);
@@ -175,10 +175,10 @@ impl PositionChecker<'_> {
 
     /// Objects are set on, and used through, what is passed in; only a created handle takes over what another has.
     fn referring(&mut self, plan: &Plan, at: Position) {
-        let (what, fits, help) = match &plan.referring {
+        let (what, fits, help) = match &plan.object.referring {
             None => return,
             Some(Referring::Copies { .. }) => {
-                ("`refers_as`", plan.allocate, "it describes a handle that the call creates (`allocate`)")
+                ("`refers_as`", plan.object.allocate, "it describes a handle that the call creates (`allocate`)")
             }
             Some(Referring::Sets { .. }) => (
                 "`refers`",
@@ -189,7 +189,7 @@ impl PositionChecker<'_> {
                 ("`through`", at == Position::Argument, "it describes the argument through which the call uses others")
             }
         };
-        if !fits || plan.deallocate {
+        if !fits || plan.object.deallocate {
             self.push(plan.span, &format!("{what} cannot stand here"), "not possible here", help);
         }
     }
@@ -239,8 +239,8 @@ impl PositionChecker<'_> {
             );
         }
         let stays = !matches!(plan.lifetime, Lifetime::Call) && !plan.lifetime.is_of_library()
-            || plan.deallocate
-            || plan.allocate;
+            || plan.object.deallocate
+            || plan.object.allocate;
         if (given || at == Position::CallbackArgument)
             && (stays || buffer.no_copy && at != (Position::Inside { input: true, output: true }))
         {

@@ -34,7 +34,8 @@ fn pointed_to(rule: &Rule) -> Option<Span> {
         Count::Elements(e) => e.kind == ExprKind::Int(1),
         Count::Terminated { .. } => false,
     };
-    let during = matches!(plan.lifetime, Lifetime::Call) && !plan.deallocate && !plan.allocate && !buffer.no_copy;
+    let during =
+        matches!(plan.lifetime, Lifetime::Call) && !plan.object.deallocate && !plan.object.allocate && !buffer.no_copy;
     match &buffer.element {
         Rule::Plan(element) if is_sized(element) && one && during && plan.input => Some(element.span),
         _ => None,

@@ -61,6 +61,15 @@ impl<'a> Context<'a> {
     }
 
     /// `e` as an `i128`.
+    /// A condition that may be constant.
+    pub fn when(&self, when: &When) -> TokenStream {
+        match when {
+            When::Never => quote!(false),
+            When::Always => quote!(true),
+            When::If(e) => self.condition(e),
+        }
+    }
+
     pub fn exact(&self, e: &Expr) -> TokenStream {
         if let Some((_, site)) = self.carried.iter().find(|(known, _)| known == e) {
             let name = site_name(*site);

@@ -16,12 +16,12 @@ pub fn returns_object(result: &Instruction) -> bool {
 }
 
 pub fn role(handle: &HandleUse) -> TokenStream {
-    if handle.allocate { quote!(Role::Allocate) } else { quote!(Role::Borrow) }
+    if handle.object.allocate { quote!(Role::Allocate) } else { quote!(Role::Borrow) }
 }
 
 /// In the guest: the handle `value` ends with those that the specification says.
 pub fn end_with(handle: &HandleUse, value: &TokenStream, cx: Context) -> TokenStream {
-    let owners = handle.ends_with.iter().map(|e| {
+    let owners = handle.object.ends_with.iter().map(|e| {
         let (ty, owner) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
         quote!(API.end_with(#value, #ty, (#owner) as u64);)
     });

@@ -519,7 +519,7 @@ fn created(instruction: &Instruction, counted: bool) -> Option<TokenStream> {
         (!parts.is_empty()).then(|| quote!((#(#parts)+*)))
     };
     match &instruction.operation {
-        Operation::Handle(handle) => handle.allocate.then(|| quote!(1u64)),
+        Operation::Handle(handle) => handle.object.allocate.then(|| quote!(1u64)),
         Operation::Struct { fields, .. } => sum(fields),
         Operation::Choice { then, otherwise, .. } => {
             let parts: Vec<TokenStream> = [sum(then), sum(otherwise)].into_iter().flatten().collect();

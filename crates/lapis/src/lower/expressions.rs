@@ -92,7 +92,7 @@ fn ending_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
             ending_expressions(otherwise, visit);
         }
         Rule::Plan(plan) => {
-            plan.ends_with.iter().chain(plan.referring.iter().map(|r| r.expr())).for_each(&mut *visit);
+            plan.object.ends_with.iter().chain(plan.object.referring.iter().map(|r| r.expr())).for_each(&mut *visit);
             match &plan.kind {
                 Kind::Buffer(b) => ending_expressions(&b.element, visit),
                 Kind::Struct { fields, .. } => fields.iter().for_each(|(_, r)| ending_expressions(r, visit)),

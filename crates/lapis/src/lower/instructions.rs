@@ -149,19 +149,11 @@ pub struct KeptHandle {
 #[derive(Debug, Clone)]
 pub struct HandleUse {
     pub handle: usize,
-    pub allocate: bool,
     /// Where the call is asynchronous the guest chooses the id of the object that it creates.
     pub minted: bool,
-    pub deallocate: bool,
     pub retain: bool,
     pub release: bool,
-    /// Keys of its record, if it has one.
-    pub record: Option<Vec<Expr>>,
-    pub depends_on: Vec<Expr>,
-    pub ends_with: Vec<Expr>,
-    pub referring: Option<Referring>,
-    pub memory: HandleMemory,
-    pub state: Option<StateFunctions>,
+    pub object: ObjectUse,
 }
 
 #[derive(Debug, Clone)]
@@ -171,15 +163,7 @@ pub struct Extent {
     /// Size of an element in bytes.
     pub stride: usize,
     /// Under which condition the server provides storage although the guest passed NULL.
-    pub forced: Forced,
-}
-
-/// See [`Extent::forced`].
-#[derive(Debug, Clone)]
-pub enum Forced {
-    Never,
-    Always,
-    When(Expr),
+    pub forced: When,
 }
 
 #[derive(Debug, Clone)]
@@ -328,12 +312,13 @@ impl Instruction {
     pub fn has_effects(&self) -> bool {
         match &self.operation {
             Operation::Handle(h) => {
-                let sets = matches!(h.referring, Some(Referring::Sets { .. }));
-                !h.allocate && !h.memory.shares.is_empty()
-                    || h.deallocate
+                let object = &h.object;
+                let sets = matches!(object.referring, Some(Referring::Sets { .. }));
+                !object.allocate && !object.memory.shares.is_empty()
+                    || object.deallocate
                     || h.retain
                     || h.release
-                    || h.record.is_some()
+                    || object.record.is_some()
                     || sets
             }
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. } | Mode::Bound { .. }),
@@ -359,7 +344,7 @@ impl Instruction {
     /// True if the call may change memory that is bound to a handle here.
     pub fn uses_memory(&self) -> bool {
         match &self.operation {
-            Operation::Handle(h) => h.memory.used == Some(MemoryUse::ReadWrite),
+            Operation::Handle(h) => h.object.memory.used.write.is_possible(),
             Operation::Elements(e) => e.element.iter().any(Instruction::uses_memory),
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::uses_memory),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::uses_memory),

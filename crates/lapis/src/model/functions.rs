@@ -16,7 +16,7 @@ impl Function {
     pub fn stated_types(&self) -> Vec<usize> {
         let mut types = Vec::new();
         self.each_plan(&mut |plan| {
-            if let (Kind::Handle { handle, .. }, Some(_)) = (&plan.kind, plan.state) {
+            if let (Kind::Handle { handle, .. }, Some(_)) = (&plan.kind, plan.object.state) {
                 types.push(*handle);
             }
         });

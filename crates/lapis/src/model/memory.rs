@@ -19,16 +19,31 @@ pub struct FreeingFunctions {
 /// The relation of a call to memory that both sides use and that belongs to a handle.
 #[derive(Debug, Clone, Default)]
 pub struct HandleMemory {
-    pub used: Option<MemoryUse>,
+    pub used: Access,
     /// The objects whose memory belongs to this handle, too, once the call has succeeded.
     pub shares: Vec<SharedMemory>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryUse {
-    Read,
-    /// Reads it, and may change it.
-    ReadWrite,
+/// What is done with memory that both sides use: what is read must be there before, what is written is there afterwards. `uses`
+/// and `uses_read` say so of the library in a call, `mapped_read` and `mapped_write` of the application.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    pub read: When,
+    pub write: When,
+}
+
+#[derive(Debug, Clone, Default)]
+pub enum When {
+    #[default]
+    Never,
+    Always,
+    If(Expr),
+}
+
+impl When {
+    pub fn is_possible(&self) -> bool {
+        !matches!(self, When::Never)
+    }
 }
 
 #[derive(Debug, Clone)]

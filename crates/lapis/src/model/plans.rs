@@ -1,7 +1,7 @@
 //! How values cross.
 
 use super::expressions::Expr;
-use super::memory::{FunctionName, HandleMemory, RowShape};
+use super::memory::{Access, FunctionName, HandleMemory, RowShape};
 use super::types::{Field, Signature, Sized, Type};
 use crate::syntax::source::Span;
 
@@ -49,6 +49,13 @@ pub struct Plan {
     pub input: bool,
     pub output: bool,
     pub lifetime: Lifetime,
+    pub object: ObjectUse,
+    pub span: Span,
+}
+
+/// What a call does to the object that a value stands for: of a handle all of it, of a buffer only whether it begins or ends.
+#[derive(Debug, Clone, Default)]
+pub struct ObjectUse {
     pub allocate: bool,
     pub deallocate: bool,
     /// `obj_record`: its keys.
@@ -61,7 +68,6 @@ pub struct Plan {
     pub memory: HandleMemory,
     /// `obj_state_cbs`
     pub state: Option<StateFunctions>,
-    pub span: Span,
 }
 
 /// The relation of a call to the objects that were set on a handle, to be used through it.
@@ -197,10 +203,8 @@ pub struct Mapped {
     pub bytes: Expr,
     /// The guest address where it must appear, unless that is NULL.
     pub at: Option<Expr>,
-    /// True if the application may have changed it.
-    pub write: Option<Expr>,
-    /// True if its old content matters.
-    pub read: Option<Expr>,
+    /// Whether its old content matters, and whether the application may have changed it.
+    pub access: Access,
 }
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::header::unit::Unit;
+use crate::model::{Access, Kind};
 use crate::syntax::parser::parse;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -130,6 +131,35 @@ fn objects_are_set_on_handles_that_are_passed_in() {
     assert!(create("refers_as(bytes);").starts_with("`refers_as` names another handle"));
     assert!(create("refers(1);").starts_with("`refers` cannot stand here"));
     assert!(create("through(SM_OK);").starts_with("`through` cannot stand here"));
+}
+
+/// Four words, one form. What an application does with mapped memory is no use of a handle.
+#[test]
+fn access_has_one_form_whatever_word_says_so() {
+    let access = |descriptors: &str| {
+        let (model, diagnostics) = resolved(&format!(
+            "sm_find(sm_device device, sm_status *error) {{ argument(error) {{ out; buffer(1); }} {descriptors} }}"
+        ));
+        assert!(diagnostics.is_empty(), "{descriptors}: {diagnostics:?}");
+        let find = model.functions.iter().find(|f| f.name == "sm_find").unwrap();
+        let form = |access: &Access| [&access.read, &access.write].map(|when| format!("{when:?}")[..2].to_owned());
+        let (mut used, mut mapped) = (None, None);
+        find.each_plan(&mut |plan| match &plan.kind {
+            Kind::Mapped(memory) => {
+                assert_eq!(form(&plan.object.memory.used), ["Ne", "Ne"]);
+                mapped = Some(form(&memory.access));
+            }
+            Kind::Handle { .. } if plan.input => used = Some(form(&plan.object.memory.used)),
+            _ => {}
+        });
+        mapped.or(used).unwrap()
+    };
+    assert_eq!(access(""), ["Ne", "Ne"]);
+    assert_eq!(access("argument(device) { uses; }"), ["Al", "Al"]);
+    assert_eq!(access("argument(device) { uses_read; }"), ["Al", "Ne"]);
+    assert_eq!(access("return_value { mapped(16); }"), ["Al", "Al"]);
+    assert_eq!(access("return_value { mapped(16); mapped_write(device != 0); }"), ["Al", "If"]);
+    assert_eq!(access("return_value { mapped(16); mapped_read(device != 0); }"), ["If", "Al"]);
 }
 
 #[test]

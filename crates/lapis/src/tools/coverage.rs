@@ -61,7 +61,7 @@ fn state(function: &Function) -> State {
 
 fn is_recorded(function: &Function) -> bool {
     let mut recorded = !function.records.is_empty();
-    function.each_plan(&mut |plan| recorded |= plan.record.is_some());
+    function.each_plan(&mut |plan| recorded |= plan.object.record.is_some());
     recorded
 }
 
@@ -145,11 +145,11 @@ fn fate(model: &Model, function: &Function) -> Fate {
     function.each_plan(&mut |plan| {
         let Kind::Handle { handle, retain, release } = plan.kind else { return };
         let ty = &model.handle_types[handle];
-        let cannot_move = plan.allocate && ty.blocker.is_some();
-        makes |= plan.allocate;
+        let cannot_move = plan.object.allocate && ty.blocker.is_some();
+        makes |= plan.object.allocate;
         blocks |= cannot_move;
-        forgets |= plan.allocate && plan.record.is_none() && !cannot_move && ty.remade.is_none();
-        counts |= retain || release || plan.deallocate;
+        forgets |= plan.object.allocate && plan.object.record.is_none() && !cannot_move && ty.remade.is_none();
+        counts |= retain || release || plan.object.deallocate;
     });
     match function.stateless {
         _ if function.blocker.is_some() => Fate::Blocks,

@@ -172,7 +172,7 @@ fn figure_4_corrected() {
     let synchronize = function(&loaded, "cuStreamSynchronize");
     let Kind::Buffer(buffers) = &plan(&synchronize.contextual[0].rule).kind else { panic!("not a buffer") };
     let element = plan(&buffers.element);
-    assert!(element.output && !element.input && element.deallocate);
+    assert!(element.output && !element.input && element.object.deallocate);
 }
 
 #[test]

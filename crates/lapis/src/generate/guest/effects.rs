@@ -25,9 +25,9 @@ impl Stub<'_> {
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, read(instruction));
                 let retain = h.retain.then(|| quote!(API.retain(#ty, #value);));
-                let all = h.deallocate;
+                let all = h.object.deallocate;
                 let release = (h.release || all).then(|| quote!(API.release(#ty, #value, #all);));
-                let shares = (!h.allocate).then(|| self.shares(h, &value, cx));
+                let shares = (!h.object.allocate).then(|| self.shares(h, &value, cx));
                 quote!(#retain #shares #release)
             }
             Operation::Bytes(b) => match &b.mode {

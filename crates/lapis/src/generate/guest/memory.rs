@@ -5,7 +5,7 @@ use crate::generate::expression::Context;
 use crate::generate::marshal::read;
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::{Lifetime, MemoryUse, SharedMemory};
+use crate::model::{Access, Lifetime, SharedMemory};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -61,19 +61,15 @@ impl Stub<'_> {
     }
 
     /// Behind the handle `value` in the request.
-    pub(super) fn request_used(&self, handle: &HandleUse, value: &TokenStream) -> TokenStream {
-        match handle.memory.used {
-            None => quote!(),
-            Some(used) => {
-                let writes = used == MemoryUse::ReadWrite;
-                quote!(call.uses(#value as u64, #writes);)
-            }
-        }
+    pub(super) fn request_used(&self, handle: &HandleUse, value: &TokenStream, cx: Context) -> TokenStream {
+        let Access { read, write } = &handle.object.memory.used;
+        let writes = cx.when(write);
+        if read.is_possible() { quote!(call.uses(#value as u64, #writes);) } else { quote!() }
     }
 
     /// The call has succeeded: `value` shares the memory of others.
     pub(super) fn shares(&self, handle: &HandleUse, value: &TokenStream, cx: Context) -> TokenStream {
-        let shares = handle.memory.shares.iter().map(|shared| match shared {
+        let shares = handle.object.memory.shares.iter().map(|shared| match shared {
             SharedMemory::One { object, place } => {
                 let ty = object.ty.handle.unwrap_or(0) as u32;
                 let (object, place) = (cx.exact(object), place.as_ref().map_or(quote!(0i128), |place| cx.exact(place)));

@@ -64,7 +64,7 @@ impl Stub<'_> {
 
     fn write_minted_element(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
-            Operation::Handle(h) if !h.ends_with.is_empty() => {
+            Operation::Handle(h) if !h.object.ends_with.is_empty() => {
                 let (store, owned) = (write(instruction, quote!(value)), end_with(h, &quote!(value), cx));
                 quote!(let value = minted.next().unwrap_or(0); #store #owned)
             }

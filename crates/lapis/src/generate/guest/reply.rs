@@ -8,7 +8,7 @@ use crate::generate::marshal::{
 };
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::{ErrorPlace, Mapped};
+use crate::model::{Access, ErrorPlace, Mapped};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -201,7 +201,7 @@ impl Stub<'_> {
                     let told = self.status_returned(status);
                     return quote!({ let value = #taken.unwrap_or(0); #told value as #rust });
                 }
-                if h.ends_with.is_empty() && h.memory.shares.is_empty() {
+                if h.object.ends_with.is_empty() && h.object.memory.shares.is_empty() {
                     return quote!((#taken.unwrap_or(0) as #rust));
                 }
                 let (owned, shares) = (end_with(h, &quote!(value), cx), self.shares(h, &quote!(value), cx));
@@ -223,10 +223,9 @@ impl Stub<'_> {
                 let resident = self.resident(owner, cx);
                 quote!((#resident as #rust))
             }
-            Operation::Mapped { mapped: Mapped { at, write, read, .. }, .. } => {
+            Operation::Mapped { mapped: Mapped { at, access: Access { read, write }, .. }, .. } => {
                 let at = at.as_ref().map_or(quote!(0i128), |e| cx.exact(e));
-                let write = write.as_ref().map_or(quote!(true), |e| cx.condition(e));
-                let read = read.as_ref().map_or(quote!(true), |e| cx.condition(e));
+                let (read, write) = (cx.when(read), cx.when(write));
                 quote!((reply.mapped((#at) as usize as *mut u8, #read, #write) as usize as #rust))
             }
             Operation::FunctionPointer { name } => {

@@ -31,8 +31,8 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, value());
-                let used = self.request_used(h, &value);
-                match h.release || h.deallocate {
+                let used = self.request_used(h, &value, cx);
+                match h.release || h.object.deallocate {
                     true => quote!(call.handle_ending(#ty, #value);),
                     false => quote!(call.handle(#ty, #value); #used),
                 }

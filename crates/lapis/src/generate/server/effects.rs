@@ -32,11 +32,12 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, read(instruction));
-                let record = (h.record.is_some() && !h.allocate).then(|| self.record(h, &quote!(#value), cx));
+                let record =
+                    (h.object.record.is_some() && !h.object.allocate).then(|| self.record(h, &quote!(#value), cx));
                 let retain = h.retain.then(|| quote!(call.retain(#ty, #value);));
-                let all = h.deallocate;
+                let all = h.object.deallocate;
                 let release = (h.release || all).then(|| quote!(call.release(#ty, #value, #all);));
-                let refer = match &h.referring {
+                let refer = match &h.object.referring {
                     Some(Referring::Sets { place }) => {
                         let place = cx.exact(place);
                         quote!(call.refer(#ty, #value, (#place) as u64);)
@@ -79,20 +80,20 @@ impl Handler<'_> {
     }
 
     pub(super) fn record(&self, handle: &HandleUse, native: &TokenStream, cx: Context) -> TokenStream {
-        let Some(record) = &handle.record else { return quote!() };
+        let Some(record) = &handle.object.record else { return quote!() };
         let ty = handle.handle as u32;
-        let depends = handle.depends_on.iter().map(|e| {
+        let depends = handle.object.depends_on.iter().map(|e| {
             let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
             quote!(call.depends(#ty, (#value) as u64);)
         });
-        let record = match handle.allocate {
+        let record = match handle.object.allocate {
             true => quote!(call.record_made(#ty, #native);),
             false => {
                 let keys = keys(record, cx);
                 quote!(call.record(#ty, #native, &[#keys]);)
             }
         };
-        let state = handle.state.map(|functions| {
+        let state = handle.object.state.map(|functions| {
             let state = explicit_state(self.model, functions);
             quote!(call.explicit_state(#ty, #native, #state);)
         });

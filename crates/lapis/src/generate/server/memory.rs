@@ -3,7 +3,7 @@
 use super::Handler;
 use crate::generate::expression::Context;
 use crate::lower::*;
-use crate::model::{Expr, Lifetime, MemoryUse};
+use crate::model::{Access, Expr, Lifetime};
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -29,14 +29,10 @@ impl Handler<'_> {
     }
 
     /// Behind a handle that was taken out of the request.
-    pub(super) fn request_used(&self, handle: &HandleUse) -> TokenStream {
-        match handle.memory.used {
-            None => quote!(),
-            Some(used) => {
-                let writes = used == MemoryUse::ReadWrite;
-                quote!(call.uses(#writes)?;)
-            }
-        }
+    pub(super) fn request_used(&self, handle: &HandleUse, cx: Context) -> TokenStream {
+        let Access { read, write } = &handle.object.memory.used;
+        let writes = cx.when(write);
+        if read.is_possible() { quote!(call.uses(#writes)?;) } else { quote!() }
     }
 
     /// Tells where resident memory is.

@@ -300,17 +300,17 @@ impl Handler<'_> {
     /// `at`: where the vendor's function wrote it, 0 for what it returned.
     pub(super) fn put_handle(&self, handle: &HandleUse, at: TokenStream, cx: Context) -> TokenStream {
         let (ty, role) = (handle.handle as u32, role(handle));
-        let record = handle.record.is_some().then(|| self.record(handle, &quote!(native), cx));
+        let record = handle.object.record.is_some().then(|| self.record(handle, &quote!(native), cx));
         let shape = super::tables::reply_shape(self.model, handle.handle);
         let reply = match handle.minted {
             true => quote!(call.reply_minted(#ty, native, #at);),
             false => quote!(let told = call.reply_handle(#ty, native, #role); #shape),
         };
-        let owners = handle.ends_with.iter().map(|e| {
+        let owners = handle.object.ends_with.iter().map(|e| {
             let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
             quote!(call.ends_with(#ty, (#value) as u64);)
         });
-        let refer = match &handle.referring {
+        let refer = match &handle.object.referring {
             Some(Referring::Copies { from }) => {
                 let (ty, value) = (from.ty.handle.unwrap_or(0) as u32, cx.exact(from));
                 quote!(call.refer_as(#ty, (#value) as u64);)

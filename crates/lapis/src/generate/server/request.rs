@@ -49,8 +49,8 @@ impl Handler<'_> {
             }
             Operation::Handle(h) => {
                 let ty = h.handle as u32;
-                let all = h.deallocate;
-                let get = match &h.referring {
+                let all = h.object.deallocate;
+                let get = match &h.object.referring {
                     _ if h.release || all => quote!(call.handle_ending(#ty, #all)?),
                     Some(Referring::Sets { .. }) => quote!(call.handle_exclusive(#ty)?),
                     Some(Referring::Uses { failure }) => {
@@ -61,7 +61,7 @@ impl Handler<'_> {
                 };
                 let store = self.store(instruction, quote!(value));
                 let note = self.note(instruction.at, quote!(0), quote!(value != 0));
-                let used = self.request_used(h);
+                let used = self.request_used(h, cx);
                 quote!({ let value = #get; #used #store #note })
             }
             Operation::Text { .. } => {
@@ -210,11 +210,7 @@ impl Handler<'_> {
     }
 
     pub(super) fn forced(&self, extent: &Extent, cx: Context) -> Option<TokenStream> {
-        match &extent.forced {
-            Forced::Never => None,
-            Forced::Always => Some(quote!(true)),
-            Forced::When(e) => Some(cx.condition(e)),
-        }
+        extent.forced.is_possible().then(|| cx.when(&extent.forced))
     }
 
     pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {

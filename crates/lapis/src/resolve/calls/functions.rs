@@ -405,7 +405,7 @@ impl<'a> Resolver<'a> {
         }
         let mut other = None;
         each_plan(&mut function.result, &mut |plan| match plan.kind {
-            Kind::Handle { .. } => plan.allocate = true,
+            Kind::Handle { .. } => plan.object.allocate = true,
             _ => other = Some(plan.span),
         });
         if let Some(span) = other {

@@ -168,7 +168,7 @@ impl<'a> Resolver<'a> {
     /// calls without outputs are taken so, because what a library writes must not be lost for a guess.
     fn end_of_objects(&mut self, item: &FunctionItem, function: &mut Function) {
         let number = matches!(function.signature.result.kind, TypeKind::Int { .. });
-        if !number || !any(function, &|plan| plan.deallocate) {
+        if !number || !any(function, &|plan| plan.object.deallocate) {
             return;
         }
         let code = function.failure.as_ref().and_then(constants::value).filter(|code| *code != 0);

@@ -176,7 +176,7 @@ impl<'a> Resolver<'a> {
             match d.name.text.as_str() {
                 "obj_record" => {
                     let keys = self.keys(d, scope);
-                    if plan.allocate && !keys.is_empty() {
+                    if plan.object.allocate && !keys.is_empty() {
                         self.report(
                             Diagnostic::error(
                                 d.span,
@@ -186,7 +186,7 @@ impl<'a> Resolver<'a> {
                             .help("`obj_record;` is enough: the call is kept as long as the object"),
                         );
                     }
-                    plan.record = Some(keys);
+                    plan.object.record = Some(keys);
                 }
                 "obj_depends_on" => {
                     let Some(object) = self.argument_value(d, 0, scope) else { continue };
@@ -195,12 +195,12 @@ impl<'a> Resolver<'a> {
                         self.report(Diagnostic::error(object.span, "an object depends on other objects").label(label));
                         continue;
                     }
-                    plan.depends_on.push(object);
+                    plan.object.depends_on.push(object);
                 }
                 _ => {
                     let write = self.named_function(d, 0, Prototype::Write, Some(handle));
                     let read = self.named_function(d, 1, Prototype::Read, Some(handle));
-                    if !plan.allocate {
+                    if !plan.object.allocate {
                         self.report(
                             Diagnostic::error(d.span, "an object has its state from its beginning on")
                                 .label("not where the object is made")
@@ -208,12 +208,12 @@ impl<'a> Resolver<'a> {
                         );
                     }
                     if let (Some(write), Some(read)) = (write, read) {
-                        plan.state = Some(StateFunctions { write, read });
+                        plan.object.state = Some(StateFunctions { write, read });
                     }
                 }
             }
         }
-        if plan.state.is_some() && plan.record.is_none() {
+        if plan.object.state.is_some() && plan.object.record.is_none() {
             let span = all.get("obj_state_cbs").map_or(plan.span, |d| d.span);
             self.report(
                 Diagnostic::error(span, "state of an object that no call brings back")

@@ -131,8 +131,8 @@ impl<'a> Resolver<'a> {
         plan.hidden = value.hidden.clone();
         plan.span = own.first().map_or(value.span, |d| d.span);
         (plan.input, plan.output) = self.direction(&all, value);
-        plan.allocate = all.has("allocate");
-        plan.deallocate = all.has("deallocate");
+        plan.object.allocate = all.has("allocate");
+        plan.object.deallocate = all.has("deallocate");
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
         self.handle_memory(&all, &mut plan, scope);
@@ -280,17 +280,18 @@ impl<'a> Resolver<'a> {
                 self.report(Diagnostic::error(owner.span, "a handle ends with another handle").label(label));
                 continue;
             }
-            plan.ends_with.push(owner);
+            plan.object.ends_with.push(owner);
         }
         if let Some(d) = all.any(&["refers", "refers_as", "through"])
             && let Some(e) = self.argument_value(d, 0, scope)
         {
-            plan.referring = Some(match d.name.text.as_str() {
+            plan.object.referring = Some(match d.name.text.as_str() {
                 "refers" => Referring::Sets { place: e },
                 "through" => Referring::Uses { failure: e },
                 _ => Referring::Copies { from: e },
             });
-            if let Some(Referring::Copies { from }) = plan.referring.as_ref().filter(|r| r.expr().ty.handle.is_none())
+            if let Some(Referring::Copies { from }) =
+                plan.object.referring.as_ref().filter(|r| r.expr().ty.handle.is_none())
                 && d.name.text == "refers_as"
             {
                 let label = format!("this is {}", describe(&from.ty));

@@ -1,6 +1,6 @@
 //! Memory of the library's own that applications hold: how long.
 
-use crate::model::{FreeingFunctions, FunctionName, Lifetime, MemoryUse, Plan, SharedMemory};
+use crate::model::{Access, FreeingFunctions, FunctionName, Lifetime, Plan, SharedMemory, When};
 use crate::resolve::Resolver;
 use crate::resolve::data::kinds::Descriptors;
 use crate::resolve::terms::scope::Scope;
@@ -11,15 +11,15 @@ use crate::syntax::diagnostics::Diagnostic;
 impl Resolver<'_> {
     /// `uses`, `uses_read`, `shares(...)`.
     pub(in crate::resolve) fn handle_memory(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {
-        plan.memory.used = all.any(&["uses", "uses_read"]).map(|d| match d.name.text.as_str() {
-            "uses" => MemoryUse::ReadWrite,
-            _ => MemoryUse::Read,
-        });
+        // Of mapped memory the application has the access, and no handle.
+        if !all.has("mapped") {
+            plan.object.memory.used = self.access(all, scope);
+        }
         for d in all.all.iter().filter(|d| d.name.text == "shares") {
             let Some(object) = self.argument_value(d, 0, scope) else { continue };
             let second = self.argument_value(d, 1, scope);
             let array = object.ty.handle.is_none() && object.ty.pointee().is_some_and(|to| to.handle.is_some());
-            plan.memory.shares.push(match second {
+            plan.object.memory.shares.push(match second {
                 place if object.ty.handle.is_some() => SharedMemory::One { object, place },
                 Some(count) if array => SharedMemory::All { objects: object, count },
                 _ => {
@@ -33,6 +33,18 @@ impl Resolver<'_> {
                 }
             });
         }
+    }
+
+    /// `uses` and `uses_read` of a handle; `mapped_read` and `mapped_write` of mapped memory, which without them is read and
+    /// written.
+    pub(in crate::resolve) fn access(&mut self, all: &Descriptors, scope: &Scope) -> Access {
+        let mut when = |words: &[&str], conditional: &str| {
+            let condition = all.get(conditional).and_then(|d| self.argument_value(d, 0, scope));
+            let usual = if all.any(words).is_some() { When::Always } else { When::Never };
+            condition.map_or(usual, When::If)
+        };
+        let read = when(&["uses", "uses_read", "mapped"], "mapped_read");
+        Access { read, write: when(&["uses", "mapped"], "mapped_write") }
     }
 
     /// `owned(object)`, `owned_until(function)`, `freed_by(function, ...)`.

@@ -20,9 +20,8 @@ impl<'a> Resolver<'a> {
     pub(in crate::resolve) fn mapped(&mut self, d: &Descriptor, all: &Descriptors, scope: &Scope) -> Kind {
         let bytes = self.argument_value(d, 0, scope);
         let at = self.argument_value(d, 1, scope);
-        let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
-        let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
-        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
+        let access = self.access(all, scope);
+        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, access })))
     }
 
     /// `opaque`, `device_address`, `token`, `null`.

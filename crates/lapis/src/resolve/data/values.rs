@@ -301,14 +301,7 @@ impl<'a> Resolver<'a> {
             output: value.output,
             hidden: None,
             lifetime: crate::model::Lifetime::Call,
-            allocate: false,
-            deallocate: false,
-            record: None,
-            depends_on: Vec::new(),
-            ends_with: Vec::new(),
-            referring: None,
-            memory: crate::model::HandleMemory::default(),
-            state: None,
+            object: crate::model::ObjectUse::default(),
             span: value.span,
         }
     }
