@@ -14,10 +14,12 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+
+use crate::memory::block::lock;
 
 pub(crate) const BOX_BYTES: usize = 64;
 const MAX_RANGE_BYTES: usize = 16 << 30;
@@ -108,15 +110,12 @@ impl Boxes {
     /// The id behind a live handle value.
     #[inline]
     pub fn id_of(&self, value: u64) -> Option<u64> {
-        match self.find(value)?.id.load(Ordering::Acquire) {
-            0 => None,
-            id => Some(id),
-        }
+        Some(self.find(value)?.id.load(Ordering::Acquire)).filter(|id| *id != 0)
     }
 
     /// Allocates a block for `id` with one reference; `None`: no addresses are left.
     pub fn allocate(&self, id: u64, prefix: usize) -> Option<NonNull<BoxBlock>> {
-        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stock = lock(&self.stock);
         let address = match stock.resting.len() > MIN_FREED_BEFORE_REUSE {
             true => stock.resting.pop_front()?,
             false => match self.fresh(&mut stock) {
@@ -137,7 +136,7 @@ impl Boxes {
 
     /// Ends a block after the caller has cleared its id.
     pub fn retire(&self, block: &BoxBlock) {
-        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stock = lock(&self.stock);
         stock.resting.push_back(std::ptr::from_ref(block) as usize);
     }
 

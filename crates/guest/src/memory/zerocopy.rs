@@ -2,33 +2,23 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use aviary_transport::Arena;
 
-use crate::memory::block::Block;
+use crate::memory::block::{Block, lock};
 use crate::memory::blocks::Blocks;
 
 /// Smallest allocation in bytes that is compared with the free memory of a VM.
 const MIN_CHECKED_BYTES: usize = 16 << 20;
 
 /// Blocks by offset.
-type ZerocopyBlocks = Mutex<HashMap<u64, Block>>;
-
 #[derive(Default)]
 pub(crate) struct Zerocopy {
-    /// Blocks that the application (or utility code) holds.
-    held: ZerocopyBlocks,
-    /// Blocks that the vendor library uses until the server returns them.
-    lent: ZerocopyBlocks,
-}
-
-fn put(blocks: &ZerocopyBlocks, block: Block) {
-    blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block.offset, block);
-}
-
-fn take(blocks: &ZerocopyBlocks, offset: u64) -> Option<Block> {
-    blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&offset)
+    /// Those that the application (or utility code) holds.
+    held: Mutex<HashMap<u64, Block>>,
+    /// Those that the vendor library uses until the server returns them.
+    lent: Mutex<HashMap<u64, Block>>,
 }
 
 /// Bytes that this machine can still give to programs; `None`: unknown.
@@ -55,7 +45,7 @@ impl Zerocopy {
             blocks.free(block);
             return std::ptr::null_mut();
         };
-        put(&self.held, block);
+        lock(&self.held).insert(block.offset, block);
         p
     }
 
@@ -81,24 +71,21 @@ impl Zerocopy {
     /// Frees memory of `allocate`; other pointers are ignored.
     pub fn free(&self, blocks: &Blocks, arena: &Arena, p: *mut u8) {
         let Some(offset) = arena.offset_of(p) else { return };
-        if let Some(block) = take(&self.held, offset) {
-            blocks.free(block);
-        }
+        let block = lock(&self.held).remove(&offset);
+        block.into_iter().for_each(|block| blocks.free(block));
     }
 
     /// Lends the memory to the vendor library until the server returns it.
     pub fn lend(&self, arena: &Arena, p: *mut u8) {
         let Some(offset) = arena.offset_of(p) else { return };
-        if let Some(block) = take(&self.held, offset) {
-            put(&self.lent, block);
-        }
+        let block = lock(&self.held).remove(&offset);
+        lock(&self.lent).extend(block.map(|block| (block.offset, block)));
     }
 
     /// Takes lent memory back from the server. A lying server makes the guest reuse it too early,
     /// which harms only this guest.
     pub fn returned(&self, blocks: &Blocks, offset: u64) {
-        if let Some(block) = take(&self.lent, offset) {
-            blocks.free(block);
-        }
+        let block = lock(&self.lent).remove(&offset);
+        block.into_iter().for_each(|block| blocks.free(block));
     }
 }

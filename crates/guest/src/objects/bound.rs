@@ -7,9 +7,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::memory::block::Block;
+use crate::memory::block::{Block, lock};
 
 /// One piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,22 +36,12 @@ struct BoundObject {
 
 type Shared = Arc<Mutex<BoundObject>>;
 
-impl BoundObject {
-    fn shared(&self) -> Vec<Shared> {
-        self.shares.values().flatten().cloned().collect()
-    }
-}
-
 /// The objects of a connection, by value of their handles.
 #[derive(Default)]
 pub(crate) struct Bound {
     objects: Mutex<HashMap<u64, Shared>>,
     /// True once there was one.
     any: AtomicBool,
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The memory that one handle names in a request.
@@ -170,7 +160,7 @@ fn reach(from: &Shared, found: &mut Vec<Shared>) {
         return;
     }
     found.push(from.clone());
-    let shares = lock(from).shared();
+    let shares: Vec<Shared> = lock(from).shares.values().flatten().cloned().collect();
     shares.iter().for_each(|shared| reach(shared, found));
 }
 

@@ -14,10 +14,10 @@
 //! it is sent, if that has no answer. A lying server can give the same id to several addresses, and misleads this guest only.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::memory::block::Block;
+use crate::memory::block::{Block, lock};
 
 /// How long the application may use a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,10 +70,6 @@ pub(crate) struct ForeignTable {
     any_owned: AtomicBool,
     /// By address and the server's id: one address can be mapped several times, the last time with the highest id.
     by_address: Mutex<BTreeMap<(usize, u64), Known>>,
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Copies bytes into 16-byte units, with at least one zero byte behind them.

@@ -61,24 +61,25 @@ impl Mapped {
     fn advise(&self, advice: Advice) -> io::Result<()> {
         let threads = (self.bytes / LEAST_PART).clamp(1, THREADS);
         let part = self.bytes.div_ceil(threads).next_multiple_of(LEAST_PART);
+        let (at, bytes) = (self.at.as_ptr().expose_provenance(), self.bytes);
         let range = |start: usize| {
-            let length = part.min(self.bytes - start);
+            let length = part.min(bytes - start);
             // SAFETY: within the mapping, which lives as long as `self`. No advice that is given here loses content: pages of
             // a file come again.
-            unsafe { madvise(self.at.as_ptr().byte_add(start), length, advice) }
+            unsafe { madvise(std::ptr::with_exposed_provenance_mut(at + start), length, advice) }
         };
-        let range = &SendSync(range);
+        let range = &range;
         std::thread::scope(|scope| {
-            let started: Vec<_> = (0..self.bytes)
+            let started: Vec<_> = (0..bytes)
                 .step_by(part)
-                .map(|start| std::thread::Builder::new().spawn_scoped(scope, move || (range.0)(start)))
+                .map(|start| std::thread::Builder::new().spawn_scoped(scope, move || range(start)))
                 .collect();
             let mut done = Ok(());
             for (number, thread) in started.into_iter().enumerate() {
                 let outcome = match thread {
                     Ok(thread) => thread.join().unwrap_or(Ok(())),
                     // No thread for it: this one.
-                    Err(_) => (range.0)(number * part),
+                    Err(_) => range(number * part),
                 };
                 done = done.and(outcome);
             }
@@ -87,13 +88,6 @@ impl Mapped {
         Ok(())
     }
 }
-
-/// A function of addresses of a mapping, which any thread may have.
-struct SendSync<F>(F);
-// SAFETY: it has a pointer into a mapping of the process and calls the kernel with it.
-unsafe impl<F> Send for SendSync<F> {}
-// SAFETY: as above; it changes nothing of its own.
-unsafe impl<F> Sync for SendSync<F> {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {

@@ -28,10 +28,10 @@ mod states;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::api::Poll;
-use crate::tables::states::{State, StateBudget};
+use crate::tables::states::{State, StateBudget, lock};
 use kind::Kind;
 use logged::{Logged, MemoryAgain};
 
@@ -48,14 +48,14 @@ impl Default for Readable {
 impl Readable {
     /// Copies unless the memory has ended or is about to.
     pub fn copy_if_readable(&self, copy: impl FnOnce()) {
-        let readable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let readable = lock(&self.0);
         if *readable {
             copy();
         }
     }
 
     pub(crate) fn set(&self, readable: bool) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = readable;
+        *lock(&self.0) = readable;
     }
 }
 
@@ -164,7 +164,7 @@ impl Table {
 
 impl ForeignTable {
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// Memory that the application frees. `again`: the call is repeated.
