@@ -1,6 +1,7 @@
 """Where the tools are that `./x setup` installs for the FPGA: one Python environment with Verilator and yosys."""
 
 import os
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,12 @@ def verilator():
     has, and only starts `bin/verilator_bin`."""
     found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/verilator"))
     return found[0] if python() and found else None
+
+
+def compiles(source):
+    """Does the C++ compiler take this?"""
+    done = subprocess.run(["g++", "-fsyntax-only", "-x", "c++", "-"], input=source, capture_output=True, text=True, check=False)
+    return done.returncode == 0
 
 
 def verilator_environment():

@@ -118,6 +118,10 @@ impl Axi {
         (self.read_beats.len(), self.write_bursts.len())
     }
 
+    pub fn has_faults(&self) -> bool {
+        self.fault_count != 0
+    }
+
     pub fn take_faults(&mut self) -> (Vec<IoFault>, u64) {
         (std::mem::take(&mut self.faults), std::mem::take(&mut self.fault_count))
     }

@@ -88,6 +88,9 @@ pub trait Board {
     /// Interrupts since the last call: bit 4 p + v is vector v of port p.
     fn take_interrupts(&mut self) -> u64;
 
+    /// A job has failed. A board that records what happens keeps what it has of the time before.
+    fn note_failed_job(&mut self) {}
+
     /// The first requests that the IO page table refused since the last call, and how many there were in all.
     fn take_io_faults(&mut self) -> (Vec<IoFault>, u64);
 }

@@ -1,7 +1,8 @@
 //! An image in this process: the shared library that `fpga/build` made, behind the C interface of
 //! `fpga/simulation/image.h`. The only file of the crate with `unsafe`.
 
-use std::ffi::{OsStr, c_void};
+use std::ffi::{CString, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -21,6 +22,10 @@ pub enum ImageError {
     Pins { path: PathBuf, found: u32, expected: usize },
     /// {0}: cannot start the image
     Start(PathBuf),
+    /// the image was built without waveforms: build it with fpga/build --trace
+    NoWaveforms,
+    /// {0}: expected a path without zero bytes, in a folder that exists, that can be written
+    WaveformFile(PathBuf),
 }
 
 /// `struct aviary_pins` of `image.h`.
@@ -77,6 +82,7 @@ pub struct Pins {
 type New = unsafe extern "C" fn() -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void);
 type Step = unsafe extern "C" fn(*mut c_void, *mut Pins);
+type Trace = unsafe extern "C" fn(*mut c_void, *const c_char) -> i32;
 type Number = unsafe extern "C" fn() -> u32;
 
 /// A running image.
@@ -84,6 +90,7 @@ pub struct Image {
     model: NonNull<c_void>,
     free: Free,
     step: Step,
+    trace: Trace,
     // Dropped after `model` was freed: the functions are its.
     _library: Library,
 }
@@ -96,13 +103,14 @@ impl Image {
         // can do what any program of the node's user can. No guest chooses it.
         let library = unsafe { Library::new(OsStr::new(path)) }.map_err(load)?;
         // SAFETY: as in image.h; a library that is no image has no such symbol.
-        let (abi, size, new, free, step) = unsafe {
+        let (abi, size, new, free, step, trace) = unsafe {
             (
                 *library.get::<Number>(b"aviary_image_abi\0").map_err(load)?,
                 *library.get::<Number>(b"aviary_image_pins_size\0").map_err(load)?,
                 *library.get::<New>(b"aviary_image_new\0").map_err(load)?,
                 *library.get::<Free>(b"aviary_image_free\0").map_err(load)?,
                 *library.get::<Step>(b"aviary_image_step\0").map_err(load)?,
+                *library.get::<Trace>(b"aviary_image_trace\0").map_err(load)?,
             )
         };
         // SAFETY: takes nothing and returns a number.
@@ -117,7 +125,7 @@ impl Image {
         }
         // SAFETY: returns a new model, which `drop` frees once.
         let model = NonNull::new(unsafe { new() }).ok_or_else(|| ImageError::Start(path.into()))?;
-        Ok(Self { model, free, step, _library: library })
+        Ok(Self { model, free, step, trace, _library: library })
     }
 
     /// One clock cycle: the inputs of `pins` are read, its outputs written.
@@ -125,6 +133,29 @@ impl Image {
         // SAFETY: the model lives until drop, `pins` has the layout that the image was compiled with (its size was compared),
         // and both are borrowed exclusively. Nothing of a guest's memory is passed.
         unsafe { (self.step)(self.model.as_ptr(), pins) }
+    }
+}
+
+impl Image {
+    /// Writes waveforms into a file from now on, in place of an earlier one; `None`: into none.
+    ///
+    /// # Errors
+    /// The image has no waveforms; the file cannot be made.
+    pub fn trace(&mut self, file: Option<&Path>) -> Result<(), ImageError> {
+        let name = file.map(|file| {
+            // Here, since the image's library ends the process where it cannot.
+            let made = std::fs::File::create(file).ok();
+            let name = CString::new(file.as_os_str().as_bytes()).ok();
+            made.and(name).ok_or_else(|| ImageError::WaveformFile(file.into()))
+        });
+        let name = name.transpose()?;
+        let place = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+        // SAFETY: the model lives until drop and is borrowed exclusively; the name ends with a zero and lives during the call,
+        // which copies it. No guest chooses it.
+        match unsafe { (self.trace)(self.model.as_ptr(), place) } {
+            0 => Ok(()),
+            _ => Err(ImageError::NoWaveforms),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub use image::ImageError;
 pub use iommu::{HUGE_PAGE, IoFault, IommuError, PAGE, Rights, entries_of};
 pub use memory::{ClientMemory, ClientMemoryError};
 pub use monitor::Monitor;
-pub use simulated::{CardError, Simulated, Statistics};
+pub use simulated::{CardError, Simulated, Statistics, WaveformOptions};
 
 /// Bytes of a line, the unit of every memory request.
 pub const LINE: u64 = 64;

@@ -6,7 +6,7 @@ use crate::daemons::signals::Signals;
 use crate::dropin::find_library;
 use crate::fpga_move::MoveCommand;
 use anyhow::{Context, bail};
-use aviary_card::Simulated;
+use aviary_card::{Simulated, WaveformOptions};
 use aviary_fpga::link::{Limits, Service};
 use aviary_fpga::{Mediator, Settings, usual_discipline};
 use clap::{Args, Subcommand};
@@ -55,6 +55,42 @@ pub struct CardCommand {
     /// The most memory that a program may map for its accelerator.
     #[arg(long, value_name = "AMOUNT", value_parser = parse_memory, default_value = "64G")]
     memory: u64,
+    #[command(flatten)]
+    waveforms: WaveformArguments,
+}
+
+/// Waveforms of the card.
+#[derive(Args, Debug, Clone, Default)]
+pub struct WaveformArguments {
+    /// Record waveforms of the card in this file (FST). The image with waveforms is built if it is missing.
+    #[arg(long, value_name = "FILE.fst")]
+    trace: Option<PathBuf>,
+    /// Record from this cycle of the card's clock on.
+    #[arg(long, value_name = "CYCLE", default_value_t = 0, requires = "trace")]
+    trace_from: u64,
+    /// Record so many cycles: from the first one on, or before a fault (then 10,000 by default).
+    #[arg(long, value_name = "N", requires = "trace", value_parser = clap::value_parser!(u64).range(1..))]
+    trace_cycles: Option<u64>,
+    /// End at the first refused request or failed job, and keep the cycles before it.
+    #[arg(long, requires = "trace")]
+    trace_on_fault: bool,
+}
+
+/// Cycles before a fault.
+const CYCLES_BEFORE_FAULT: u64 = 10_000;
+
+impl WaveformArguments {
+    /// `None`: none are wanted.
+    fn options(&self) -> Option<WaveformOptions> {
+        let cycles = self.trace_cycles.or(self.trace_on_fault.then_some(CYCLES_BEFORE_FAULT));
+        // The process that writes it may have another folder.
+        let file = std::path::absolute(self.trace.as_ref()?).ok()?;
+        Some(WaveformOptions { file, from: self.trace_from, cycles, on_fault: self.trace_on_fault })
+    }
+
+    pub fn are_wanted(&self) -> bool {
+        self.trace.is_some()
+    }
 }
 
 pub fn run(command: FpgaCommand) -> anyhow::Result<ExitCode> {
@@ -71,7 +107,7 @@ fn serve_card(command: CardCommand) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     let signals = Signals::catch().context("cannot catch signals")?;
     let limits = Limits { mapped_bytes: command.memory, ..Limits::default() };
-    let card = PrivateCard::start(&command.image, Path::new(path), limits)?;
+    let card = PrivateCard::start(&command.image, Path::new(path), limits, &command.waveforms)?;
     eprintln!("aviary: serving a simulated card with image {} at {}", command.image, command.listen);
     let (never, _kept) = io::pipe()?;
     while signals.noted().is_none() {
@@ -96,10 +132,16 @@ pub struct PrivateCard {
 }
 
 impl PrivateCard {
-    pub fn start(image: &str, socket: &Path, limits: Limits) -> anyhow::Result<Self> {
-        let file = find_image(image)?;
+    pub fn start(image: &str, socket: &Path, limits: Limits, waveforms: &WaveformArguments) -> anyhow::Result<Self> {
+        let usual = find_image(image)?;
+        let waveforms = waveforms.options();
+        let file = if waveforms.is_some() { find_traced(&usual)? } else { usual };
         let (stopped, stop) = io::pipe()?;
-        let board = Simulated::start(&file).with_context(|| format!("image {image}"))?;
+        let mut board = Simulated::start(&file).with_context(|| format!("image {image}"))?;
+        if let Some(options) = waveforms {
+            let told = options.file.display().to_string();
+            board.record(options).with_context(|| format!("--trace {told}"))?;
+        }
         let mediator = Mediator::new(board, Settings::default(), usual_discipline);
         let place = socket.to_str().context("the path of the card's socket is not UTF-8")?;
         let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga: {line}");
@@ -107,6 +149,9 @@ impl PrivateCard {
         let thread = std::thread::Builder::new().name("fpga-card".into()).spawn(move || {
             if let Err(error) = service.serve(stopped.as_fd()) {
                 eprintln!("aviary fpga: the card's service ended ({error}): its programs lose their accelerators");
+            }
+            if let Some(told) = service.board_mut().end_recording() {
+                eprintln!("aviary fpga: {told}");
             }
         })?;
         let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
@@ -161,6 +206,33 @@ pub fn find_image(image: &str) -> anyhow::Result<PathBuf> {
     }
     let looked: Vec<String> = places.iter().map(|folder| folder.display().to_string()).collect();
     bail!("there is no image {image} in {}: build it with `fpga/build {image}`, or give its file", looked.join(" or "))
+}
+
+/// The image that records waveforms, beside the one that does not: built by the source tree's `fpga/build`, if this is one, and if
+/// its sources have changed.
+fn find_traced(image: &Path) -> anyhow::Result<PathBuf> {
+    let stem = image.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    if stem.ends_with("-trace") {
+        return Ok(image.to_owned());
+    }
+    let traced = image.with_file_name(format!("{stem}-trace.so"));
+    let build = env::current_exe().unwrap_or_default().with_file_name("../../fpga/build");
+    // Images of other people's own are named by their descriptions.
+    let is_ours = build.with_file_name(format!("images/{stem}.toml")).is_file();
+    if is_ours {
+        eprintln!("aviary fpga: building the image {stem} with waveforms, if that is missing");
+        let built = std::process::Command::new(&build).args(["--trace", &stem]).stdout(io::stderr()).status();
+        if !built.with_context(|| build.display().to_string())?.success() {
+            bail!("the image {stem} with waveforms cannot be built: the lines above say why");
+        }
+    }
+    if !traced.is_file() {
+        bail!(
+            "there is no {}: build the image with waveforms first, `fpga/build --trace {stem}.toml`",
+            traced.display()
+        );
+    }
+    Ok(traced)
 }
 
 #[cfg(test)]

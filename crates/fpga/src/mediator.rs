@@ -89,6 +89,11 @@ impl<B: Board> Mediator<B> {
         &self.board
     }
 
+    /// For what only one kind of board has.
+    pub fn board_mut(&mut self) -> &mut B {
+        &mut self.board
+    }
+
     /// Cycles in which a port was between two owners.
     pub fn switching_cycles(&self, port: usize) -> u64 {
         self.ports.get(port).map_or(0, |port| port.switching)

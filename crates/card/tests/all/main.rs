@@ -4,3 +4,4 @@
 mod common;
 mod jobs;
 mod sharing;
+mod waveforms;

@@ -49,6 +49,8 @@ pub struct RunCommand {
     /// Without --api, no other API is virtualized.
     #[arg(long, value_name = "IMAGE")]
     pub fpga: Option<String>,
+    #[command(flatten)]
+    pub waveforms: crate::fpga::WaveformArguments,
     /// Log level of the private node, which logs to standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub log_level: Level,

@@ -60,9 +60,13 @@ impl Service {
         let of_node = !only_card && command.server.is_none();
         let place = directory.path().join("card.sock");
         let (mut card, mut cards) = (None, Vec::new());
+        anyhow::ensure!(
+            !command.waveforms.are_wanted() || command.fpga.is_some() && !of_node,
+            "--trace: needs the option --fpga, and not --api: a node's cards record no waveforms"
+        );
         match command.fpga.as_deref() {
             Some(image) if of_node => cards.push(card_of_node(image, &place, &mut variables)?),
-            Some(image) => card = Some(give_card(image, &place, &mut variables)?),
+            Some(image) => card = Some(give_card(image, &place, command, &mut variables)?),
             None => {}
         }
         let vendors = fpga::own_libraries(&apis);
@@ -144,8 +148,13 @@ fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
 }
 
 /// A card for the program, and where it finds that and the library.
-fn give_card(image: &str, socket: &Path, variables: &mut Variables) -> anyhow::Result<fpga::PrivateCard> {
-    let card = fpga::PrivateCard::start(image, socket, Limits::default())?;
+fn give_card(
+    image: &str,
+    socket: &Path,
+    command: &RunCommand,
+    variables: &mut Variables,
+) -> anyhow::Result<fpga::PrivateCard> {
+    let card = fpga::PrivateCard::start(image, socket, Limits::default(), &command.waveforms)?;
     launch::set(variables, "LD_LIBRARY_PATH", card.folder.as_os_str());
     variables.insert(fpga::CARD_VARIABLE.into(), format!("unix:{}", socket.display()).into());
     Ok(card)

@@ -244,6 +244,10 @@ impl<B: Board> Service<B> {
         });
     }
 
+    pub fn board_mut(&mut self) -> &mut B {
+        self.mediator.board_mut()
+    }
+
     /// The number of clients, and of virtual accelerators that have an IO slice.
     pub fn served(&self) -> (usize, usize) {
         (self.clients.len(), self.mediator.slices_used())

@@ -151,6 +151,9 @@ impl<B: Board> Mediator<B> {
                 // The port may go to the next one; its owner reads the registers until then.
                 port.ends = 0;
                 port.ended = Some(self.board.now());
+                if matches!(own.phase, Phase::Failed(_)) {
+                    self.board.note_failed_job();
+                }
             }
         }
     }

@@ -5,6 +5,11 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+mod waveforms;
+
+pub use waveforms::WaveformOptions;
+use waveforms::Waveforms;
+
 use crate::axi::Axi;
 use crate::board::{Board, MmioRefused, Stop};
 use crate::description::{DescriptionError, ImageDescription};
@@ -77,6 +82,8 @@ pub struct Simulated {
     interrupts: u64,
     /// Cycles in a row in which nothing was under way, up to [`SETTLE_CYCLES`].
     quiet: u32,
+    /// The clock does not stand still then: the file's times are simulated cycles.
+    waveforms: Option<Waveforms>,
 }
 
 impl Simulated {
@@ -104,6 +111,7 @@ impl Simulated {
             stepped: 0,
             interrupts: 0,
             quiet: 0,
+            waveforms: None,
         };
         card.pins.reset = 1;
         for _ in 0..RESET_CYCLES {
@@ -129,6 +137,22 @@ impl Simulated {
         Statistics { stepped: self.stepped, lines_read, lines_written, tlb_hits, tlb_misses }
     }
 
+    /// Records waveforms from now on. The card must not have run yet.
+    ///
+    /// # Errors
+    /// The image has none, or the file cannot be made.
+    pub fn record(&mut self, options: WaveformOptions) -> Result<(), CardError> {
+        self.waveforms = Some(Waveforms::new(options, &mut self.image)?);
+        Ok(())
+    }
+
+    /// Ends the recording and says what is in its files; `None`: there was none.
+    pub fn end_recording(&mut self) -> Option<String> {
+        let mut waveforms = self.waveforms.take()?;
+        waveforms.end(self.now, &mut self.image);
+        Some(waveforms.to_string())
+    }
+
     /// One cycle. Returns the phase of the MMIO access after it, and the read beats and write bursts that were answered.
     fn step_phase(&mut self, phase: Phase) -> (Phase, (usize, usize)) {
         let answered = self.axi.drive(self.now, &mut self.pins);
@@ -136,10 +160,16 @@ impl Simulated {
         let escapes = (!self.description.bypass).then_some(&mut self.escapes);
         self.axi.take(self.now, &self.pins, escapes);
         let phase = phase.after(&self.pins);
+        if let Some(waveforms) = &mut self.waveforms {
+            waveforms.before(self.now, &mut self.image);
+        }
         self.image.step(&mut self.pins);
         self.interrupts |= self.pins.interrupt;
         self.now += 1;
         self.stepped += 1;
+        if self.axi.has_faults() {
+            self.note_failed_job();
+        }
         let works = self.pins.busy != 0 || !self.axi.is_idle();
         self.quiet = if works { 0 } else { SETTLE_CYCLES.min(self.quiet + 1) };
         (phase, answered)
@@ -157,7 +187,7 @@ impl Simulated {
     /// Steps to this cycle; where nothing happens, the clock is set forward instead.
     fn pass_until(&mut self, end: u64) {
         while self.now < end {
-            if self.is_idle() {
+            if self.is_idle() && self.waveforms.is_none() {
                 self.now = end;
                 return;
             }
@@ -255,6 +285,12 @@ impl Board for Simulated {
 
     fn take_interrupts(&mut self) -> u64 {
         std::mem::take(&mut self.interrupts)
+    }
+
+    fn note_failed_job(&mut self) {
+        if let Some(waveforms) = &mut self.waveforms {
+            waveforms.note_fault(self.now, &mut self.image);
+        }
     }
 
     fn take_io_faults(&mut self) -> (Vec<IoFault>, u64) {
