@@ -16,7 +16,7 @@ pub struct Residency {
     pub numbers: Vec<usize>,
 }
 
-/// All places that a session has come to use; they stay.
+/// All residencies that a session has come to use; they stay.
 #[derive(Debug, Default)]
 pub struct Residencies {
     known: RwLock<OpenResidencies>,
@@ -24,13 +24,13 @@ pub struct Residencies {
 
 #[derive(Debug, Default)]
 struct OpenResidencies {
-    places: Vec<Arc<Residency>>,
+    residencies: Vec<Arc<Residency>>,
     accounts: Vec<(usize, Arc<Account>)>,
 }
 
 impl Residencies {
     pub fn get(&self, number: usize) -> Option<Arc<Residency>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).places.get(number).cloned()
+        self.known.read().unwrap_or_else(PoisonError::into_inner).residencies.get(number).cloned()
     }
 
     pub fn accounts(&self) -> Vec<Arc<Account>> {
@@ -47,20 +47,20 @@ impl Residencies {
         whole: Option<usize>,
         open: impl Fn(&str) -> Result<Account, E>,
     ) -> Result<Option<usize>, E> {
-        let same = |place: &Arc<Residency>| {
-            let names = place.accounts.iter().map(|account| account.device());
-            place.resource == resource && names.eq(devices.iter().map(|device| Some(*device)))
+        let is_same = |residency: &Arc<Residency>| {
+            let names = residency.accounts.iter().map(|account| account.device());
+            residency.resource == resource && names.eq(devices.iter().map(|device| Some(*device)))
         };
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = known.places.iter().position(same) {
+        if let Some(at) = known.residencies.iter().position(is_same) {
             return Ok(Some(at));
         }
         drop(known);
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = known.places.iter().position(same) {
+        if let Some(at) = known.residencies.iter().position(is_same) {
             return Ok(Some(at));
         }
-        if known.places.len() >= MAX_RESIDENCIES {
+        if known.residencies.len() >= MAX_RESIDENCIES {
             return Ok(None);
         }
         let mut accounts: Vec<Arc<Account>> = Vec::new();
@@ -77,7 +77,7 @@ impl Residencies {
             accounts.push(account);
         }
         let numbers = whole.into_iter().chain(accounts.iter().filter_map(|account| account.number())).collect();
-        known.places.push(Arc::new(Residency { resource, accounts, numbers }));
-        Ok(Some(known.places.len() - 1))
+        known.residencies.push(Arc::new(Residency { resource, accounts, numbers }));
+        Ok(Some(known.residencies.len() - 1))
     }
 }

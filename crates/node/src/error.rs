@@ -32,8 +32,10 @@ pub enum NodeError {
     NoTenant(u32),
     /// XDG_RUNTIME_DIR={0} is not used: {1}; sockets and private folders of this user must be where no other user can create files (with sudo, leave the variable out)
     RuntimeDirectory(PathBuf, String),
-    /// cannot create a private directory under {0}: {1}
+    /// cannot create a private directory in {0} ($XDG_RUNTIME_DIR, or /tmp where that cannot be used): {1}
     PrivateDir(PathBuf, io::Error),
+    /// cannot set the permissions of the private directory {0}: {1}
+    PrivateDirMode(PathBuf, io::Error),
     /// cannot start an API server ({0}): {1}
     Spawn(PathBuf, io::Error),
     /// cannot fork an API server from the zygote: {0}

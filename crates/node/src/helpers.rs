@@ -31,7 +31,7 @@ impl HelperDoor {
         let listener = Foreign::new(listen_on(&path, 0o666)?, aside, &nobody(), LISTENER);
         // Into it, not to what is in it.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
-            .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
+            .map_err(|error| NodeError::PrivateDirMode(folder.path().to_owned(), error))?;
         Ok(HelperDoor { _folder: folder, path, listener })
     }
 }

@@ -168,7 +168,7 @@ impl Arbiter {
     }
 
     /// The device is not scheduled any longer.
-    pub fn set_unmanaged(&mut self, now: u64, slots: &mut dyn Slots) {
+    pub fn open_to_all(&mut self, now: u64, slots: &mut dyn Slots) {
         for id in (0..self.members.len()).filter(|id| self.members[*id].is_some()) {
             slots.set_limits(id, Limits { allowance: UNMANAGED, depth: u64::MAX }, true, now);
         }

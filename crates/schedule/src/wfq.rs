@@ -10,13 +10,13 @@ use crate::discipline::{Charge, Decision, Discipline, JobIndex, Share};
 
 const MILLISECOND_NS: u64 = 1_000_000;
 /// AvA's measurement window.
-const WINDOW_NS: u64 = 500 * MILLISECOND_NS;
+const SHARE_WINDOW_NS: u64 = 500 * MILLISECOND_NS;
 /// AvA's polling interval.
 const POLL_INTERVAL_NS: u64 = 5 * MILLISECOND_NS;
 /// The additive step, `a` in the paper.
 const DELAY_STEP_NS: u64 = MILLISECOND_NS;
 /// A delay never exceeds what a window can make good.
-const MAX_DELAY_NS: u64 = WINDOW_NS / 4;
+const MAX_DELAY_NS: u64 = SHARE_WINDOW_NS / 4;
 
 /// Weighted fair queueing that postpones jobs above their share. For comparison only.
 ///
@@ -67,13 +67,13 @@ impl Wfq {
     }
 
     fn roll(&mut self, now: u64) {
-        if now >= self.window.saturating_add(WINDOW_NS) {
-            self.window = now - now % WINDOW_NS;
+        if now >= self.window.saturating_add(SHARE_WINDOW_NS) {
+            self.window = now - now % SHARE_WINDOW_NS;
             // A difference at the end of a window is made good in the next.
             let excesses: Vec<i128> = (0..self.jobs.len()).map(|t| self.excess(t)).collect();
             let lowest = excesses.iter().copied().min().unwrap_or(0);
             for (entry, excess) in self.jobs.iter_mut().zip(excesses) {
-                let carried = if entry.active { (excess - lowest).min(i128::from(WINDOW_NS)) } else { 0 };
+                let carried = if entry.active { (excess - lowest).min(i128::from(SHARE_WINDOW_NS)) } else { 0 };
                 entry.used = u64::try_from(carried).unwrap_or(0);
             }
         }

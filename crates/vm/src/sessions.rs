@@ -297,7 +297,7 @@ impl Sessions {
             // The API server's last messages are still to be read, before its end is.
             Err(Errno::PIPE | Errno::CONNRESET) => link.session.outbox.clear(),
             Err(errno) => {
-                self.log.complain(format_args!("session {number} ended: cannot write to its API server: {errno}"));
+                self.log.complain(format_args!("session {number} ended: the host's kernel did not send to its API server, which has not ended: {errno}"));
                 if link.session.end() {
                     tell_end(link);
                 }

@@ -116,8 +116,11 @@ fn print(session: u64, status: &MoveStatus) {
             let when = if *lasting { "" } else { " now" };
             eprintln!("aviary: session {session} cannot be moved{when}: {reason}");
         }
-        MoveStatus::Parked(figures) => say(format_args!("session {session} is parked: {}", times(figures))),
-        MoveStatus::UnderWay(stage) => say(format_args!("session {session} is being moved: {stage}")),
+        other => {
+            eprintln!(
+                "aviary: session {session}: unexpected answer of the node ({other:?}): node and command may differ in version"
+            );
+        }
     }
 }
 

@@ -78,7 +78,9 @@ pub fn park(command: &ParkCommand) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
         other => {
-            eprintln!("aviary: session {session}: {other:?}");
+            eprintln!(
+                "aviary: session {session}: unexpected answer of the node ({other:?}): node and command may differ in version"
+            );
             Ok(ExitCode::FAILURE)
         }
     }

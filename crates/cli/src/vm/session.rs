@@ -182,7 +182,9 @@ fn end_without_status(told: &str, console: &Path) -> String {
     let printed = String::from_utf8_lossy(&printed);
     let lines: Vec<&str> = printed.lines().collect();
     if lines.is_empty() {
-        return format!("the VM ended {when}, without any output on its console");
+        return format!(
+            "the VM ended {when}, without any output on its console: is the kernel of the image for this machine?"
+        );
     }
     // Why, and not the many lines of registers after it.
     if let Some(panic) = lines.iter().find(|line| line.contains("Kernel panic")) {

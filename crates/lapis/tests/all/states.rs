@@ -48,7 +48,7 @@ fn states_and_cursors_stand_where_they_can_be_kept() {
         ),
         ("g(flow *x, unsigned char *p, unsigned n) { argument(x) { null; } argument(p) { in; buffer(n); aligned(3); } }".to_string(), "an alignment is a constant that is a power of two"),
         (format!("{TYPE} f(flow *x) {{ argument(x) {{ field(next) {{ in; buffer(2); }} }} }}"), "says nothing here"),
-        (format!("{} f(flow *x) {{ }}", TYPE.replace("state(own, small)", "state(own, small) { shows(byte); }")), "no hidden member has a member `byte`"),
+        (format!("{} f(flow *x) {{ }}", TYPE.replace("state(own, small)", "state(own, small) { shows(byte); }")), "no member named in `state(...)` is a struct with a member `byte`"),
         (format!("{} f(flow *x) {{ }}", TYPE.replace("state(own, small)", "state(own, small) { shows(bytes); }")), "no room for the key of a state"),
         (format!("{} f(flow *x) {{ }}", TYPE.replace("state(own, small)", "state(own, small) { null; }")), "`null` cannot describe a state"),
         (format!("{TYPE} f(flow *x) {{ copies; }}"), "`copies` cannot describe a function"),

@@ -39,7 +39,8 @@ impl PrivateDir {
         let directory = Self::create_with(0o755)?;
         // Independent of the umask.
         let readable = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(&directory.path, readable).map_err(|e| NodeError::PrivateDir(directory.path.clone(), e))?;
+        fs::set_permissions(&directory.path, readable)
+            .map_err(|e| NodeError::PrivateDirMode(directory.path.clone(), e))?;
         Ok(directory)
     }
 

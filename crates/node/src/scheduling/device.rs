@@ -176,8 +176,8 @@ impl Device {
     }
 
     /// The device is not scheduled any longer.
-    pub fn set_unmanaged(&mut self, now: u64) {
-        self.arbiter.set_unmanaged(now, &mut PageSlots { places: &self.places, booster: None });
+    pub fn end_scheduling(&mut self, now: u64) {
+        self.arbiter.open_to_all(now, &mut PageSlots { places: &self.places, booster: None });
     }
 
     pub fn set_share(&mut self, tenant: &str, share: Share, now: u64) {

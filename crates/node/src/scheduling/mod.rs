@@ -247,7 +247,7 @@ impl Scheduling {
             match (&mut *device, settings) {
                 (Some(device), Some(settings)) => device.configure(settings.clone(), now),
                 (Some(scheduled), None) => {
-                    scheduled.set_unmanaged(now);
+                    scheduled.end_scheduling(now);
                     *device = None;
                 }
                 (None, Some(settings)) => {

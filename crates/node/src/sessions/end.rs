@@ -356,7 +356,9 @@ impl Core {
         let pid = server.process.pid();
         let unending = server.state == ServerState::Unending;
         if !unending && !ends_by(&server.process.exit, deadline) {
-            self.log.warn(format_args!("API server {pid} does not end: killed"));
+            self.log.warn(format_args!(
+                "the node is ending, and API server {pid} did not end within {SERVER_EXIT_TIMEOUT:?}: killed"
+            ));
             server.process.signal(Signal::KILL);
         }
         if !ends_by(&server.process.exit, if unending { Instant::now() } else { deadline + KILL_PATIENCE }) {

@@ -188,7 +188,10 @@ impl Core {
         let pid = server.process.pid();
         let tenant = server.seat.as_ref().map_or("", |seat| &seat.tenant).escape_debug();
         let lie = lie.to_string();
-        self.log.warn(format_args!("API server {pid} of tenant {tenant} is killed: {}", lie.escape_debug()));
+        let lie = lie.escape_debug();
+        self.log.warn(format_args!(
+            "API server {pid} of tenant {tenant} does what no intact one does (its guest may control it) and is killed: {lie}"
+        ));
         server.process.signal(Signal::KILL);
         state.registry.retire(id);
         state.registry.change(id, ServerEvent::Killed, Instant::now());

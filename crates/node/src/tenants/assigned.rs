@@ -275,7 +275,11 @@ impl Core {
         self.listen_for_vms();
         if let Some(scheduling) = &self.scheduling {
             let refused = scheduling.reload_policies();
-            notes.extend(refused.into_iter().map(|why| format!("the running policy continues: {why}")));
+            notes.extend(
+                refused
+                    .into_iter()
+                    .map(|why| format!("the policy was not reloaded, the one that runs continues: {why}")),
+            );
         }
         self.log.info("the configuration was reloaded");
         notes.iter().for_each(|note| self.log.warn(note));

@@ -69,7 +69,7 @@ impl Core {
     /// Returns only if the program was not replaced.
     pub(crate) fn upgrade(&self, admin: BorrowedFd<'_>, request: &UpgradeRequest) -> Result<Infallible, NodeError> {
         let command = self.config.upgrade.as_ref().ok_or_else(|| failed("it serves one program (`aviary run`)"))?;
-        self.check_kind()?;
+        self.check_upgradable()?;
         let program = match &request.program {
             Some(program) => program.clone(),
             None => own_program().map_err(|error| failed(error.to_string()))?,
@@ -125,11 +125,11 @@ impl Core {
     }
 
     /// Parts of a node that no state has a place for.
-    fn check_kind(&self) -> Result<(), NodeError> {
-        let vms = self.with_state(|state| !state.vms.is_empty());
+    fn check_upgradable(&self) -> Result<(), NodeError> {
+        let serves_vms = self.with_state(|state| !state.vms.is_empty());
         let kinds = [
             (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
-            (vms, "it serves virtual machines ([vms], --vm)"),
+            (serves_vms, "it serves virtual machines ([vms], --vm)"),
             (!self.config.cards.is_empty(), "it has FPGA cards ([fpga])"),
             (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
         ];

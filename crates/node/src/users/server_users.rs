@@ -156,7 +156,7 @@ impl ServerUsers {
         let homes = PrivateDir::create()?;
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
-            .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
+            .map_err(|error| NodeError::PrivateDirMode(homes.path().to_owned(), error))?;
         let limited = matches!(ids, Ids::Range { .. }) && mounts::try_here(homes.path()).is_ok();
         // Homes of limited size are in memory with all that is beside them.
         let separate = !limited && in_memory();
@@ -164,7 +164,7 @@ impl ServerUsers {
         if let Some(folder) = &shared_memory {
             // Independent of the umask.
             fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
-                .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
+                .map_err(|error| NodeError::PrivateDirMode(folder.path().to_owned(), error))?;
         }
         let mounts = Homes { limited, ..Homes::default() };
         Ok(Self::within(ids, homes, shared_memory, mounts))

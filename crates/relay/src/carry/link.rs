@@ -297,7 +297,9 @@ fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(
                 None => frame.payload.to_vec(),
             };
             if message.len() > MAX_MESSAGE {
-                return Err(format!("the peer sent a message of more than {MAX_MESSAGE} bytes"));
+                return Err(format!(
+                    "the other machine's relay or gateway sent a message of more than {MAX_MESSAGE} bytes (it is faulty or hostile): the session cannot continue"
+                ));
             }
             if frame.more {
                 if message.is_empty() {

@@ -168,7 +168,7 @@ impl Authority {
         }
         make_folder(folder)?;
         let key = KeyPair::generate()?;
-        let mut params = parameters(&[], "Aviary CA", CA_DAYS)?;
+        let mut params = certificate_parameters(&[], "Aviary CA", CA_DAYS)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?.pem();
@@ -185,7 +185,7 @@ impl Authority {
         days: i64,
     ) -> Result<Issued, IdentityError> {
         let key = KeyPair::generate()?;
-        let mut params = parameters(names, common, days)?;
+        let mut params = certificate_parameters(names, common, days)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
@@ -205,7 +205,7 @@ struct Issued {
     key: KeyPair,
 }
 
-fn parameters(names: &[String], common: &str, days: i64) -> Result<CertificateParams, IdentityError> {
+fn certificate_parameters(names: &[String], common: &str, days: i64) -> Result<CertificateParams, IdentityError> {
     let mut params = CertificateParams::new(names.to_vec())?;
     params.distinguished_name.push(DnType::CommonName, common);
     let now = OffsetDateTime::now_utc();

@@ -92,10 +92,10 @@ impl Call {
         let published = self.session.objects.handles.publish_found(ty, native, role, &self.reply.owners);
         self.reply.owners.clear();
         let Published { id, new } = published.unwrap_or_else(|full| {
-            self.session
-                .peer
-                .journal
-                .note(&format!("{}: {full}: the call's new object cannot be used by the guest", self.function_name()));
+            self.session.peer.journal.note(&format!(
+                "{}: {full}: the guest gets NULL instead of the object that the call has created",
+                self.function_name()
+            ));
             Published { id: 0, new: false }
         });
         if role == Role::Allocate && id > MAX_PREDEFINED {

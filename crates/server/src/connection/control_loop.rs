@@ -314,7 +314,7 @@ impl Connected {
             std::thread::Builder::new().name(format!("lane-{number}")).stack_size(SHADOW_STACK_BYTES).spawn(life);
         let thread = thread.map_err(|e| {
             self.session.pause.leave();
-            format!("no thread for lane {number}: {e}")
+            format!("cannot start a thread for lane {number}: {e} (limits: ulimit -u, pids.max of the control group)")
         })?;
         self.lanes.insert(number, Shadow { place, thread, liveness, waker });
         Ok(())

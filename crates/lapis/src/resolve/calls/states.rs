@@ -86,7 +86,7 @@ impl<'a> Resolver<'a> {
         let Some(key) = runs.iter().find_map(|run| room_for_key(*run, &shown)) else {
             self.report(
                 Diagnostic::error(d.span, format!("{} has no room for the key of a state", describe(&value.ty)))
-                    .label(format!("no hidden member has {STATE_KEY} bytes that are not shown"))
+                    .label(format!("each member named in `state(...)` has less than {STATE_KEY} consecutive bytes outside the parts that `shows` names"))
                     .help(
                         "name a member that is the library's alone: the application's struct has the key in its place",
                     ),
@@ -148,7 +148,7 @@ impl<'a> Resolver<'a> {
         let Some((offset, field)) = inner(hidden).find(|(_, _, field)| field.name == name).map(|(_, at, f)| (at, f))
         else {
             let near = similar(name, inner(hidden).map(|(_, _, field)| field.name.as_str()));
-            let message = format!("no hidden member has a member `{name}`");
+            let message = format!("no member named in `state(...)` is a struct with a member `{name}`");
             self.report(Diagnostic::error(d.span, message).label("unknown member").suggest(near));
             return;
         };

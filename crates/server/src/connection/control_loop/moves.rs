@@ -83,7 +83,11 @@ fn fitting(bytes: u64, room: u64) -> Result<u64, Obstacle> {
 
 /// The file, with memory for so many bytes of contents.
 fn with_memory(file: OwnedFd, bytes: u64) -> Result<(Draft, Option<Mapped>), Obstacle> {
-    let none = |error| Obstacle::not_now(format!("the host has no memory for {bytes} bytes from its devices: {error}"));
+    let none = |error| {
+        Obstacle::not_now(format!(
+            "the host has no free memory to keep {bytes} bytes of the session's device memory: {error}"
+        ))
+    };
     let draft = Draft::within(file, bytes).map_err(none)?;
     let memory = draft.memory().map_err(none)?;
     memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
