@@ -222,6 +222,31 @@ def room_for_one(tools):
         nothing_is_left(node, "at the end")
 
 
+def first_to_wait_is_first_to_return(tools):
+    """Two parked sessions wait for the room of one that runs: the one that has waited longer comes back, the other one after it."""
+    limit = HOLDS_BYTES + HOLDS_BYTES // 2
+    with node_and_guests(tools, "--limit", f"device_memory={limit}") as (node, environment):
+        waiting = []
+        for _ in range(2):
+            waiting.append(Told(tools, node, environment))
+            park(node, waiting[-1].session)
+        running = Told(tools, node, environment)
+        first, second = waiting
+        for program, reason in ((first, "device_memory has"), (second, "1 of its tenant's parked programs come back first")):
+            program.tell()
+            wait_until(HANG, reason, lambda p=program, r=reason: r in p.report()["parked"]["state"])
+        running.end()
+        if first.answer() != ["called"]:
+            raise Wrong("the call that waited longest")
+        wait_until(HANG, "the other one is next", lambda: "device_memory has" in second.report()["parked"]["state"])
+        first.end()
+        if second.answer() != ["called"]:
+            raise Wrong("the call that waited")
+        runs(second)
+        second.end()
+        nothing_is_left(node, "at the end")
+
+
 def idle_session_parks_itself(tools):
     """`idle_park` of the node and of a tenant."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -397,6 +422,7 @@ ALL = {
     "park-busy": busy_session_parks_between_two_calls,
     "park-memory": state_without_room_stays,
     "park-room": room_for_one,
+    "park-order": first_to_wait_is_first_to_return,
     "park-idle": idle_session_parks_itself,
     **{f"park-dies-{state}": dies_while_parking(state) for state in FATES},
     "park-dies-parked": api_server_dies_while_parked,

@@ -11,7 +11,6 @@ use crate::log::Level;
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
 use aviary_control::MoveOrder;
-use aviary_gate::NoRoom;
 use std::time::Instant;
 
 impl Core {
@@ -70,7 +69,7 @@ impl Core {
             Effect::Charge => {
                 let charged = match self.charge_parked(state, source) {
                     Ok(()) => Event::new(Kind::Charged),
-                    Err(error) => Event::because(Kind::NoRoom, Refusal::not_now(error.to_string())),
+                    Err(error) => Event::because(Kind::NoRoom, Refusal::not_now(error)),
                 };
                 let _ = self.step(state, source, &charged);
             }
@@ -134,11 +133,18 @@ impl Core {
         order_all(state, source, record.relocation.sessions(), MoveOrder::Resume);
     }
 
-    /// Charges their API server with all that parked sessions held, if the tenant's limits have room for it.
-    fn charge_parked(&self, state: &CoreState, server: u64) -> Result<(), NoRoom> {
-        let seat = state.registry.servers.get(&server).and_then(|server| server.seat.as_ref());
+    /// Charges their API server with all that parked sessions held, if the tenant's limits have room for it and none of its
+    /// other sessions waits longer. An error says what they wait for, for people.
+    fn charge_parked(&self, state: &CoreState, server: u64) -> Result<(), String> {
+        let seat_of = |server: u64| state.registry.servers.get(&server).and_then(|server| server.seat.as_ref());
+        let Some(seat) = seat_of(server) else { return Ok(()) };
+        let same_tenant = |other: u64| seat_of(other).is_some_and(|other| other.tenant == seat.tenant);
+        match state.relocations.ahead_of(server, same_tenant) {
+            0 => {}
+            ahead => return Err(format!("{ahead} of its tenant's parked programs come back first")),
+        }
         let held = state.relocations.get(server).map_or(&[][..], |record| &record.held);
-        seat.map_or(Ok(()), |seat| state.tenancy.accounts.charge_all(seat, held))
+        state.tenancy.accounts.charge_all(seat, held).map_err(|error| error.to_string())
     }
 
     /// Thousands of moves of a test are of no interest to readers of the log.

@@ -119,6 +119,8 @@ pub struct Relocation {
     rehearses: bool,
     /// Since when parked sessions are wanted.
     wanted: Option<Instant>,
+    /// Since when they wait for room in their tenant's limits.
+    waits_for_room: Option<Instant>,
     /// Of the next attempt to bring them back.
     not_before: Option<Instant>,
     /// API servers that failed with parked sessions, and those of them in which the sessions differed.
@@ -148,6 +150,7 @@ impl Relocation {
             source_gone: false,
             rehearses: false,
             wanted: None,
+            waits_for_room: None,
             not_before: None,
             failures: 0,
             different: 0,
@@ -203,6 +206,11 @@ impl Relocation {
 
     pub fn is_wanted(&self) -> bool {
         self.wanted.is_some()
+    }
+
+    /// `None`: nothing keeps them but what they need themselves.
+    pub fn waits_for_room_since(&self) -> Option<Instant> {
+        self.waits_for_room
     }
 
     /// True once if the source has ended: it is reaped when this is over.
@@ -274,6 +282,11 @@ impl Relocation {
                 self.why = event.why.as_ref().map(|why| why.reason.clone());
                 // That may last for as long as other sessions of the tenant do.
                 self.wanted = self.wanted.map(|_| now);
+                self.waits_for_room.get_or_insert(now);
+                false
+            }
+            Kind::Charged => {
+                self.waits_for_room = None;
                 false
             }
             Kind::Failed | Kind::Differs => true,

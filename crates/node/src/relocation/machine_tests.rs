@@ -118,6 +118,22 @@ fn reports_of_other_sessions_or_a_second_time_are_lies() {
     machine.is_lie(&captured(1));
 }
 
+#[test]
+fn place_among_those_that_wait_for_room_is_kept_until_there_is_room() {
+    let full = Event::because(Kind::NoRoom, Refusal::not_now("full"));
+    let mut machine = Machine::at(Purpose::Park, Stage::Waiting);
+    let since = machine.relocation.waits_for_room_since();
+    assert!(since.is_some());
+    machine.is_late();
+    assert_eq!(machine.does(&Event::new(Kind::Due)), &[Effect::Charge]);
+    machine.does(&full);
+    assert_eq!(machine.relocation.waits_for_room_since(), since);
+    machine.is_late();
+    assert_eq!(machine.does(&Event::new(Kind::Due)), &[Effect::Charge]);
+    assert_eq!(machine.does(&Event::new(Kind::Charged)), &[Effect::Rebuild]);
+    assert_eq!(machine.relocation.waits_for_room_since(), None);
+}
+
 /// For each stage of each purpose, a row of the table answers the end of each process; before the commit that gives up or continues.
 #[test]
 fn end_of_a_process_has_a_row_in_every_stage() {

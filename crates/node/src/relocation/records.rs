@@ -184,6 +184,17 @@ impl Relocations {
         self.records.keys().filter_map(|source| self.parked_bytes_of(*source)).sum()
     }
 
+    /// How many others of those that `others` chooses wait longer for room than the sessions of an API server.
+    pub fn ahead_of(&self, source: u64, others: impl Fn(u64) -> bool) -> usize {
+        let since = |record: &Record| record.relocation.waits_for_room_since().map(|since| (since, record.source));
+        let own = self.get(source).and_then(since);
+        let is_ahead = |record: &&Record| {
+            let longer = since(record).is_some_and(|other| own.is_none_or(|own| other < own));
+            longer && record.source != source && others(record.source)
+        };
+        self.iter().filter(is_ahead).count()
+    }
+
     pub fn report_parked(&self, source: u64, session: u64, now: Instant) -> Option<ParkedReport> {
         let record = self.parked(source)?;
         let part = record.parts.get(&session)?;
