@@ -247,6 +247,42 @@ def first_to_wait_is_first_to_return(tools):
         nothing_is_left(node, "at the end")
 
 
+def tenant_pays_for_states(tools):
+    """The host memory of a state is the tenant's, from API server to API server, until the session is back or has ended."""
+    def swap(node):
+        used, held = tenant_used(node, "host_swap")
+        if used != held:
+            raise Wrong(f"used {used}, held {held}")
+        return used
+
+    with node_and_guests(tools) as (node, environment):
+        program = Told(tools, node, environment)
+        size = park(node, program.session)["bytes"]
+        if swap(node) != size:
+            raise Wrong(f"{swap(node)} bytes of host_swap for {size}")
+        watcher = program.report()["server"]
+        os.kill(watcher, signal.SIGKILL)
+        wait_until(HANG, "another one watches", lambda: program.report()["server"] not in (0, watcher))
+        wait_until(HANG, "it is charged", lambda: swap(node) == size)
+        runs(program)
+        if swap(node):
+            raise Wrong(f"{swap(node)} bytes of host_swap for a session that is back")
+        program.end()
+    with node_and_guests(tools, "--limit", f"host_swap={size + size // 2}") as (node, environment):
+        first, second = (Told(tools, node, environment) for _ in range(2))
+        park(node, first.session)
+        status, answer = command(node, "park", second.session, "--wait", "0")
+        if status != 1 or "host_swap" not in answer["refused"]["reason"]:
+            raise Wrong(str(answer))
+        second.calls()
+        first.end()
+        wait_until(HANG, "its state is gone", lambda: swap(node) == 0)
+        park(node, second.session)
+        second.end()
+        nothing_is_left(node, "at the end")
+        wait_until(HANG, "nothing is charged", lambda: swap(node) == 0)
+
+
 def idle_session_parks_itself(tools):
     """`idle_park` of the node and of a tenant."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -347,6 +383,8 @@ def api_server_dies_while_parked(tools):
             is_parked(program)
             if tenant_used(node) != (0, 0):
                 raise Wrong(f"used and held {tenant_used(node)}")
+            whole = (bytes_of_state, bytes_of_state)
+            wait_until(HANG, "the state is charged once", lambda w=whole: tenant_used(node, "host_swap") == w)
         runs(program)
         park(node, program.session)
         kill(on_its_way_back(node, program))
@@ -423,6 +461,7 @@ ALL = {
     "park-memory": state_without_room_stays,
     "park-room": room_for_one,
     "park-order": first_to_wait_is_first_to_return,
+    "park-swap": tenant_pays_for_states,
     "park-idle": idle_session_parks_itself,
     **{f"park-dies-{state}": dies_while_parking(state) for state in FATES},
     "park-dies-parked": api_server_dies_while_parked,

@@ -1,7 +1,7 @@
 //! Finding API builds: folders with an `api.json`, as `aviary spec build` writes them.
 
 use aviary_control::FPGA_MEMORY;
-use aviary_node::{HANDLES, HOST_LOG, HOST_MEMORY};
+use aviary_node::{HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -58,7 +58,7 @@ pub fn declared_resources(apis: &[Api]) -> Option<BTreeSet<String>> {
     if apis.iter().any(|api| api.functions.is_empty()) {
         return None;
     }
-    let of_all = [HANDLES, HOST_LOG, HOST_MEMORY, FPGA_MEMORY].map(str::to_owned);
+    let of_all = [HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP, FPGA_MEMORY].map(str::to_owned);
     Some(apis.iter().flat_map(|api| api.resources.iter().cloned()).chain(of_all).collect())
 }
 

@@ -31,6 +31,8 @@ pub const HANDLES: &str = "handles";
 pub const HOST_LOG: &str = "host_log";
 /// Memory of this machine that the specifications of APIs know of: sources, programs, shared memory.
 pub const HOST_MEMORY: &str = "host_memory";
+/// Host memory of the states of parked sessions: the node charges it, to the API server that watches.
+pub const HOST_SWAP: &str = "host_swap";
 
 use residency::{Residencies, Residency};
 use std::sync::Arc;

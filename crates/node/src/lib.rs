@@ -56,4 +56,6 @@ pub use users::server_users::UserRange;
 pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;
-pub use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, precedence};
+pub use aviary_gate::{
+    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP, precedence,
+};

@@ -17,8 +17,8 @@ use crate::config::card::{CardConfig, check_cards};
 use crate::config::cgroup::CgroupConfig;
 use aviary_control::{FPGA_API, FPGA_MEMORY};
 use aviary_node::{
-    CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits,
-    LoadedPolicy, Rules, Scheduler, Tenant, Tenants, UnknownUsers, VmSettings, precedence,
+    CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, HOST_SWAP,
+    Limits, LoadedPolicy, Rules, Scheduler, Tenant, Tenants, UnknownUsers, VmSettings, precedence,
 };
 use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
@@ -557,7 +557,8 @@ pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigErr
     }
     let of_tenants = tenants.iter().flat_map(|tenant| tenant.limits.keys().map(|key| (tenant.name.as_str(), key)));
     for (whose, resource) in limits.keys().map(|key| ("all tenants", key)).chain(of_tenants) {
-        if complete && resource != FPGA_MEMORY && !known(|api| &api.resources, resource) {
+        let is_nodes_own = resource == FPGA_MEMORY || resource == HOST_SWAP;
+        if complete && !is_nodes_own && !known(|api| &api.resources, resource) {
             let mut there: Vec<&str> = apis.iter().flat_map(|api| api.resources.iter().map(String::as_str)).collect();
             there.sort_unstable();
             there.dedup();

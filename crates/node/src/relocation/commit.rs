@@ -77,16 +77,22 @@ impl Core {
         }
         // Others may have been parked since the states went to the target.
         state.with_relocation(source, |state, record| self.check_parked_memory(state, record))?;
-        let purpose = state.relocations.get(source).map(|record| (record.relocation.purpose(), &record.held));
         let seats = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let seats = seats.zip(state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()));
-        let held = seats.zip(purpose).and_then(|((from, to), (purpose, held))| match purpose {
-            Purpose::Upgrade => Some(held.clone()),
-            // It holds that until it is reaped.
-            Purpose::Park => Some(state.tenancy.accounts.held_by(from)),
-            Purpose::Move | Purpose::Check => state.tenancy.accounts.move_slot(from, to).ok().map(|()| Vec::new()),
-        });
-        held.ok_or_else(|| Refusal::not_now("the tenant's accounts are locked by another API server"))
+        let locked = || Refusal::not_now("the tenant's accounts are locked by another API server");
+        let ((from, to), record) = seats.zip(state.relocations.get(source)).ok_or_else(locked)?;
+        let accounts = &state.tenancy.accounts;
+        match record.relocation.purpose() {
+            // What it watches over.
+            Purpose::Upgrade => accounts.move_slot(from, to).map(|()| record.held.clone()).map_err(|_| locked()),
+            Purpose::Park => {
+                // It holds that until it is reaped.
+                let held = accounts.held_by(from);
+                let charged = accounts.charge_swap(to, record.bytes_written());
+                charged.map(|()| held).map_err(|error| Refusal::not_now(error.to_string()))
+            }
+            Purpose::Move | Purpose::Check => accounts.move_slot(from, to).map(|()| Vec::new()).map_err(|_| locked()),
+        }
     }
 
     /// All sessions of a relocation are another API server's from now on, which does not have them continue yet.

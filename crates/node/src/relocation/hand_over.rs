@@ -59,6 +59,7 @@ impl Core {
         let seat = state.registry.servers.get(&record.source).and_then(|server| server.seat.as_ref());
         let tenant = seat.map_or("", |seat| &seat.tenant);
         let room = self.config.parked_memory.saturating_sub(state.relocations.parked_bytes());
+        let room = room.min(state.tenancy.accounts.swap_room(tenant));
         let park = (record.relocation.purpose() == Purpose::Park).then_some(room);
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
         let capture = MoveOrder::Capture { attempt: record.number(), stop_ms, park };

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
+use aviary_gate::NoRoom;
 
 impl Core {
     /// Before states go to an API server that will watch: an error if there is no room for them beside those of other sessions.
@@ -35,6 +36,12 @@ impl Core {
     /// The sessions are rebuilt and charged: from here on they are as if they had never been parked.
     pub(super) fn let_parked_continue(&self, state: &mut CoreState, server: u64) {
         self.continue_in(state, server);
+        // Where the accounts are locked it stays charged until the API server ends.
+        if let Some(seat) = state.registry.servers.get(&server).and_then(|known| known.seat.as_ref())
+            && let Err(error) = state.tenancy.accounts.uncharge_swap(seat)
+        {
+            self.log.warn(format_args!("tenant {}: {error}: it stays charged for a state", seat.tenant.escape_debug()));
+        }
         let process = state.registry.process_of(server);
         let Some(record) = state.relocations.remove(server) else { return };
         let seconds = record.parked.elapsed().as_secs_f64();
@@ -53,10 +60,23 @@ impl Core {
             return Err(refusal);
         }
         if let Some(record) = state.relocations.remove(server) {
+            self.charge_next_watcher(state, &record, target);
             self.give_to(state, record, target);
         }
         end_server(&mut state.registry, server);
         Ok(())
+    }
+
+    /// A limit that was lowered meanwhile is no reason to lose a session.
+    fn charge_next_watcher(&self, state: &CoreState, record: &Record, target: u64) {
+        let seat = |server: u64| state.registry.servers.get(&server).and_then(|known| known.seat.as_ref());
+        let accounts = &state.tenancy.accounts;
+        let given_back = seat(record.source).map_or(Ok(()), |from| accounts.uncharge_swap(from));
+        let charged = given_back.map_err(NoRoom::from);
+        let charged = charged.and_then(|()| seat(target).map_or(Ok(()), |to| accounts.charge_swap(to, record.bytes())));
+        if let Err(error) = charged {
+            self.log.warn(format_args!("session {}: parked without a charge for its state: {error}", record.ids()));
+        }
     }
 
     /// The state is dropped, and the API server ended: the guests see the hang-up.

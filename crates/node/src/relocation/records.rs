@@ -91,8 +91,14 @@ impl Record {
         format!("{}{halted}", self.relocation.told())
     }
 
+    /// Bytes of the states that their API server has written.
+    pub fn bytes_written(&self) -> u64 {
+        let written = self.parts.values().filter_map(|part| fixed_length(&part.state.as_ref()?.file));
+        written.fold(0, u64::saturating_add)
+    }
+
     /// Bytes of the states of parked sessions.
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.parts.values().map(|part| part.bytes).sum()
     }
 

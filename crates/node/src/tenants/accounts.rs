@@ -2,7 +2,9 @@
 
 use crate::error::NodeError;
 use crate::tenants::tenant::Tenant;
-use aviary_gate::{Balance, Findings, HeldAmount, NoRoom, PageError, Rules, SLOTS, TenantPage, Watch, limit_on};
+use aviary_gate::{
+    Balance, Findings, HOST_SWAP, HeldAmount, NoRoom, PageError, Rules, SLOTS, TenantPage, Watch, limit_on,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -118,6 +120,26 @@ impl Accounts {
             // With a slot there is a page, or the node is wrong about it.
             _ => Err(PageError::Busy.into()),
         }
+    }
+
+    /// Charges an API server with the host memory of states that it watches over.
+    pub fn charge_swap(&self, seat: &AssignedSlot, bytes: u64) -> Result<(), NoRoom> {
+        self.charge_all(seat, &[HeldAmount { name: HOST_SWAP.into(), device: None, amount: bytes }])
+    }
+
+    /// The states are needed no longer.
+    pub fn uncharge_swap(&self, seat: &AssignedSlot) -> Result<(), PageError> {
+        match self.tenants.get(&seat.tenant) {
+            Some(TenantPageState::InUse { page, .. }) => page.uncharge_all(seat.slot, HOST_SWAP),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of host memory that states of the tenant's sessions may still take.
+    pub fn swap_room(&self, tenant: &str) -> u64 {
+        let balances = self.balances(tenant);
+        let own = balances.iter().find(|balance| balance.name == HOST_SWAP);
+        own.and_then(|own| Some(own.limit?.saturating_sub(own.used))).unwrap_or(u64::MAX)
     }
 
     /// Gives a tenant's accounts the limits that the tenant has now.

@@ -4,7 +4,7 @@
 //! The node notes it out of a page that API servers write. One that was taken over can have it note anything; all of it is
 //! charged against the limits of that API server's own tenant before anything comes of it.
 
-use crate::shared::page::{NODE_LOCK_TIMEOUT, NODE_OWNER, PageError, TenantPage, name_of};
+use crate::shared::page::{NODE_LOCK_TIMEOUT, NODE_OWNER, PageError, TenantPage, lower, name_of};
 use std::sync::atomic::Ordering;
 
 /// An amount of a continuous resource that one API server holds.
@@ -80,6 +80,22 @@ impl TenantPage {
         layout.lock.unlock();
         refused.map_or(Ok(()), Err)
     }
+
+    /// Gives back all that a slot holds of a resource wherever it is. An API server that was taken over may say there what it
+    /// likes: its tenant uses nothing less than nothing.
+    ///
+    /// # Errors
+    /// [`PageError::Busy`]: nothing is given back.
+    pub fn uncharge_all(&self, slot: u32, name: &str) -> Result<(), PageError> {
+        let layout = self.layout();
+        let (Some(row), Some(index)) = (self.rows().get(slot as usize), self.find(name, "")) else { return Ok(()) };
+        if !layout.lock.lock(NODE_OWNER, NODE_LOCK_TIMEOUT) {
+            return Err(PageError::Busy);
+        }
+        lower(&layout.accounts[index].used, row[index].swap(0, Ordering::Relaxed));
+        layout.lock.unlock();
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +133,23 @@ mod tests {
         assert_eq!(used(), [(10, 10), (1, 1)]);
         page.release(2);
         assert_eq!(used(), [(3, 3), (0, 0)]);
+    }
+
+    #[test]
+    fn all_of_one_resource_is_given_back_and_never_more_than_is_used() {
+        let (page, _descriptor) = TenantPage::create().unwrap();
+        (0..2).for_each(|slot| page.note_slot(slot));
+        let held = |name: &str, amount| HeldAmount { name: name.into(), device: None, amount };
+        page.charge_all(0, &[held("memory", 3), held("swap", 5)]).unwrap();
+        page.charge_all(1, &[held("swap", 4)]).unwrap();
+        page.uncharge_all(0, "swap").unwrap();
+        page.uncharge_all(0, "nothing").unwrap();
+        let used = || page.balances().iter().map(|balance| balance.used).collect::<Vec<_>>();
+        assert_eq!((used(), page.held_by(0)), (vec![3, 4], vec![held("memory", 3)]));
+        // As a process of the tenant's may write there.
+        page.rows()[1][1].store(u64::MAX, Ordering::Relaxed);
+        page.uncharge_all(1, "swap").unwrap();
+        assert_eq!(used(), [3, 0]);
     }
 
     #[test]

@@ -76,8 +76,11 @@ fn contents_of(session: &Session) -> u64 {
 /// So many bytes of contents, if the node has room for them: before a page of memory is made, and before anything is paused. The
 /// node measures the whole state itself once it is written.
 fn fitting(bytes: u64, room: u64) -> Result<u64, Obstacle> {
-    let none =
-        || format!("no room for {bytes} bytes from its devices: parked sessions leave {room} bytes (parked_memory)");
+    let none = || {
+        format!(
+            "no room for {bytes} bytes from its devices: parked sessions leave {room} bytes (parked_memory or host_swap)"
+        )
+    };
     if bytes <= room { Ok(bytes) } else { Err(Obstacle::not_now(none())) }
 }
 
@@ -373,7 +376,7 @@ mod tests {
         assert_eq!(fitting(4096, 4096), Ok(4096));
         let refused = fitting(4097, 4096).unwrap_err();
         assert!(
-            matches!(&refused, Obstacle::NotNow(text) if text.contains("4097") && text.contains("4096 bytes (parked_memory)"))
+            matches!(&refused, Obstacle::NotNow(text) if text.contains("4097") && text.contains("4096 bytes (parked_memory or host_swap)"))
         );
     }
 }
