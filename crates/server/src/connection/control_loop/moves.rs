@@ -337,8 +337,7 @@ impl Connected {
         session.accounts.stats.lanes.store(0, Ordering::Relaxed);
         let lanes: BTreeMap<u32, LinkedLane> = std::mem::take(&mut self.link.lanes);
         for (number, LinkedLane { place, stopped }) in lanes {
-            let liveness = Arc::new(Liveness::notified());
-            let end = self.end_at(place, &liveness)?.resume(stopped.position).map_err(|error| error.to_string())?;
+            let (end, liveness) = self.end_at(place, stopped.position)?;
             let start = LaneStart {
                 taken: stopped.taken,
                 deferred: stopped.deferred,
@@ -347,8 +346,7 @@ impl Connected {
             self.start_lane(number, place, end, liveness, start)?;
         }
         if let Some((place, position)) = self.link.callbacks {
-            let liveness = Arc::new(Liveness::notified());
-            let end = self.end_at(place, &liveness)?.resume(position).map_err(|error| error.to_string())?;
+            let (end, liveness) = self.end_at(place, position)?;
             session.callbacks.lane.open(end, liveness);
             self.callbacks = Some(place);
         }
@@ -360,9 +358,13 @@ impl Connected {
         self.report(&MoveReport::Rebuilt { rebuild_us })
     }
 
-    pub(super) fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
+    /// The end of a lane that continues where it was stopped.
+    pub(super) fn end_at(&self, place: LanePlace, at: LanePosition) -> Result<(LaneEnd, Arc<Liveness>), String> {
         let length = usize::try_from(place.length).map_err(|_| "a lane longer than memory")?;
-        LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
+        let liveness = Arc::new(Liveness::notified());
+        let end = LaneEnd::shared(&self.arena, place.offset, length, Side::Server, &liveness);
+        let end = end.and_then(|end| end.resume(at)).map_err(|error| error.to_string())?;
+        Ok((end, liveness))
     }
 }
 

@@ -1,10 +1,8 @@
 //! A parked session in the process that will make it anew: nothing of it is made, and its program's calls are watched for.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use aviary_control::MoveReport;
-use aviary_transport::Liveness;
 
 use super::{Arriving, Connected};
 use crate::moving::stage::MoveStage;
@@ -25,9 +23,8 @@ impl Connected {
             if lane.stopped.taken.is_some() {
                 watch.call();
             }
-            let liveness = Arc::new(Liveness::notified());
-            let end = self.end_at(lane.place, &liveness)?.resume(lane.stopped.position);
-            watch.add(end.map_err(|error| error.to_string())?, liveness)?;
+            let (end, liveness) = self.end_at(lane.place, lane.stopped.position)?;
+            watch.add(end, liveness)?;
         }
         if let Some(arriving) = &mut self.arriving {
             arriving.watch = Some(watch);
