@@ -383,8 +383,6 @@ def api_server_dies_while_parked(tools):
             is_parked(program)
             if tenant_used(node) != (0, 0):
                 raise Wrong(f"used and held {tenant_used(node)}")
-            whole = (bytes_of_state, bytes_of_state)
-            wait_until(HANG, "the state is charged once", lambda w=whole: tenant_used(node, "host_swap") == w)
         runs(program)
         park(node, program.session)
         kill(on_its_way_back(node, program))
@@ -450,6 +448,8 @@ def parked_session_survives_an_upgrade(tools):
             is_parked(program, bytes_of_state)
             if tenant_used(node) != (0, 0):
                 raise Wrong(f"used and held {tenant_used(node)}")
+            whole = (bytes_of_state, bytes_of_state)
+            wait_until(HANG, "the state is charged once", lambda w=whole: tenant_used(node, "host_swap") == w)
         runs(program)
         program.end()
         nothing_is_left(node, "at the end")
