@@ -1,12 +1,15 @@
 //! `aviary fpga-device`: an accelerator of a shared card as a PCI function of one virtual machine.
 
 use anyhow::{Context, bail};
-use aviary_fpga::device::{CardSocket, FpgaDevice, MessageCounts, PciIds, serve_vmm};
+use aviary_fpga::device::{CardSocket, FpgaDevice, MessageCounts, PciIds, end_connection, serve_vmm};
 use aviary_server::process::sandboxing::confine_helper;
 use clap::Args;
 use rustix::process::{Resource, Rlimit};
 use std::{
+    io::Read,
+    os::fd::{AsFd, OwnedFd},
     os::unix::net::{UnixListener, UnixStream},
+    os::unix::process::CommandExt,
     path::Path,
     process::ExitCode,
 };
@@ -47,15 +50,42 @@ pub fn run(command: FpgaDeviceCommand) -> anyhow::Result<ExitCode> {
         FpgaDevice::new(socket, &guid.to_lowercase(), ids).with_context(|| format!("the card at {card}"))?;
     let vmm = accept_one(own).with_context(|| format!("--listen {listen}"))?;
     device.card.watch(vmm.try_clone()?.into());
+    let guard = start_guard(&vmm).context("cannot start the process that keeps the connection")?;
     // What the VMM sends is hostile, and no file is needed any more.
     confine_helper(None).map_err(|error| anyhow::anyhow!("cannot confine the process: {error}"))?;
     let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga-device: {line}");
-    let farewell = serve_vmm(&mut device, &vmm, &log);
+    let farewell = serve_vmm(&mut device, &vmm, Some(&guard), &log);
+    end_connection(&vmm);
     let MessageCounts { reads, writes, maps, unmaps, .. } = device.counts;
     log(format_args!(
         "the device has ended ({farewell}): its accelerator and memory are free; there were {reads} reads and {writes} writes of \
          registers, {maps} maps, {unmaps} unmaps"
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the connection of a VMM in order if its device is killed. Started by `aviary fpga-device`, with the connection as standard
+/// input and its own connection to the device as standard output.
+#[derive(Args)]
+pub struct FpgaGuardCommand {}
+
+fn start_guard(vmm: &UnixStream) -> anyhow::Result<UnixStream> {
+    let (own, of_guard) = UnixStream::pair()?;
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    // A signal of the terminal ends the device, and not both at once.
+    command.arg("fpga-guard").process_group(0).stdin(OwnedFd::from(vmm.try_clone()?)).stdout(OwnedFd::from(of_guard));
+    command.spawn()?;
+    Ok(own)
+}
+
+pub fn run_guard() -> anyhow::Result<ExitCode> {
+    let vmm = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let device = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    confine_helper(None).map_err(|error| anyhow::anyhow!("cannot confine the process: {error}"))?;
+    // It sends nothing, and ends.
+    let _ = (&device).read(&mut [0]);
+    end_connection(&vmm);
     Ok(ExitCode::SUCCESS)
 }
 

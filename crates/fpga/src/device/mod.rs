@@ -16,4 +16,4 @@ pub use card::{Card, CardLost, CardSocket};
 pub use config_space::PciIds;
 pub use fpga_device::{DeviceError, FpgaDevice, MessageCounts};
 pub use message::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES};
-pub use serve::{DeviceFarewell, serve_vmm};
+pub use serve::{DeviceFarewell, end_connection, serve_vmm};

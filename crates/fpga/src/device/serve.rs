@@ -1,9 +1,10 @@
 //! The connection of one VMM: messages in, replies out, interrupts of the card on.
 
 use std::fmt;
-use std::io::{IoSliceMut, Write};
+use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,6 +27,8 @@ pub enum DeviceFarewell {
     HungUp,
     /// a message of {0} bytes: expected {HEADER_BYTES:} to {MAX_MESSAGE_BYTES:}
     Size(u32),
+    /// the process that keeps its connection has ended
+    Unguarded,
     /// cannot wait for messages: {0}
     Wait(Errno),
 }
@@ -92,10 +95,11 @@ impl Unfinished {
     }
 }
 
-/// Serves a VMM until it ends. `log` gets a line if the card ends before.
+/// Serves a VMM until it ends, or the peer of `guard`. `log` gets a line if the card ends before.
 pub fn serve_vmm(
     device: &mut FpgaDevice<CardSocket>,
     vmm: &UnixStream,
+    guard: Option<&UnixStream>,
     log: &dyn Fn(fmt::Arguments<'_>),
 ) -> DeviceFarewell {
     let mut events: Vec<Option<OwnedFd>> =
@@ -103,11 +107,14 @@ pub fn serve_vmm(
     let mut unfinished = Unfinished::default();
     let mut told = false;
     loop {
-        if let Err(errno) = wait(vmm, device, &events) {
+        if let Err(errno) = wait(vmm, guard, device, &events) {
             return DeviceFarewell::Wait(errno);
         }
         pass_interrupts(device, &mut events);
-        if has_hung_up(device.card.socket()) {
+        if guard.is_some_and(|guard| has_hung_up(guard.as_fd())) {
+            return DeviceFarewell::Unguarded;
+        }
+        if has_hung_up(device.card.socket().as_fd()) {
             device.card.note_end();
         }
         if !device.card.lives() && !std::mem::replace(&mut told, true) {
@@ -129,8 +136,24 @@ pub fn serve_vmm(
     }
 }
 
-fn wait(vmm: &UnixStream, device: &FpgaDevice<CardSocket>, events: &[Option<OwnedFd>]) -> Result<(), Errno> {
+/// Ends a VMM's connection so that it reads an end: QEMU 11.1 aborts where it reads an error, which it does if its peer is closed
+/// with bytes unread.
+pub fn end_connection(vmm: &UnixStream) {
+    // Nothing more comes from here on.
+    let _ = vmm.shutdown(Shutdown::Both);
+    let _ = vmm.set_nonblocking(true);
+    let mut bytes = [0; 4096];
+    while (&*vmm).read(&mut bytes).is_ok_and(|count| count > 0) {}
+}
+
+fn wait(
+    vmm: &UnixStream,
+    guard: Option<&UnixStream>,
+    device: &FpgaDevice<CardSocket>,
+    events: &[Option<OwnedFd>],
+) -> Result<(), Errno> {
     let mut polled = vec![PollFd::new(vmm, PollFlags::IN)];
+    polled.extend(guard.map(|guard| PollFd::new(guard, PollFlags::empty())));
     if device.card.lives() {
         polled.push(PollFd::new(device.card.socket(), PollFlags::empty()));
     }
@@ -157,8 +180,8 @@ fn pass_interrupts(device: &FpgaDevice<CardSocket>, events: &mut [Option<OwnedFd
     }
 }
 
-fn has_hung_up(socket: &OwnedFd) -> bool {
-    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&socket, PollFlags::empty())];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }

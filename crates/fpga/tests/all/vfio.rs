@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use super::common;
 use super::link::{Card, INFO, ask, card, connected, start_endless_walk};
-use aviary_fpga::device::{CardSocket, DeviceFarewell, FpgaDevice, PciIds, serve_vmm};
+use aviary_fpga::device::{CardSocket, DeviceFarewell, FpgaDevice, PciIds, end_connection, serve_vmm};
 use aviary_fpga::link::Limits;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
@@ -81,7 +81,7 @@ impl Vmm {
         let mut link = CardSocket::connect(card).unwrap();
         link.watch(own.try_clone().unwrap().into());
         let mut device = FpgaDevice::new(link, LL, PciIds::default()).unwrap();
-        let device = std::thread::spawn(move || serve_vmm(&mut device, &own, &|_| {}));
+        let device = std::thread::spawn(move || serve_vmm(&mut device, &own, None, &|_| {}));
         Vmm { socket, device }
     }
 
@@ -328,6 +328,18 @@ fn vmm_that_ends_at_any_byte_leaves_nothing() {
         assert!(matches!(vmm.end(), DeviceFarewell::HungUp), "{cut}");
     }
     assert_eq!(card.end(), (0, 0));
+}
+
+#[test]
+fn vmm_reads_an_end_and_no_error_although_its_requests_are_unread() {
+    let (vmm, own) = UnixStream::pair().unwrap();
+    let kept = own.try_clone().unwrap();
+    (&vmm).write_all(&message(DEVICE_INFO, 0, &[0; 16])).unwrap();
+    // The device's process is killed; the other one ends the connection.
+    drop(own);
+    end_connection(&kept);
+    drop(kept);
+    assert_eq!((&vmm).read(&mut [0; 16]).unwrap(), 0);
 }
 
 /// A xorshift generator: the same numbers each time.
