@@ -3,7 +3,7 @@
 use crate::apis::{Api, SandboxNeeds};
 use crate::config::SandboxConfig;
 use anyhow::{anyhow, bail};
-use aviary_node::{SandboxSettings, admin_path, secret_path};
+use aviary_node::{PrivateDir, SandboxSettings, admin_path, secret_path};
 use aviary_sandbox::{
     Mode, Walls,
     namespaces::Namespace,
@@ -217,7 +217,9 @@ pub fn try_one() -> Result<Found, String> {
 
 /// The hidden half of [`try_one`].
 pub fn probe() -> Result<Found, String> {
-    aviary_sandbox::probe::try_here(Path::new("/tmp")).map_err(|error| error.to_string())
+    // As a node's own homes: in a user namespace no directory can be shown that others have mounted something below.
+    let homes = PrivateDir::create().map_err(|error| error.to_string())?;
+    aviary_sandbox::probe::try_here(homes.path()).map_err(|error| error.to_string())
 }
 
 /// Sandboxes of this machine in words: what they are, and what is weaker than it could be.
