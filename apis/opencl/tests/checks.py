@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import sycl  # noqa: E402
 from catalog import catalog  # noqa: E402
 from programs import Comparison, difference  # noqa: E402
-from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
+from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, put, vendor_folder  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests"))
 from harness.process import HANG, api_server, run_nodes  # noqa: E402
@@ -173,7 +173,7 @@ def devices(work):
     together.mkdir(parents=True, exist_ok=True)
     for folder in folders:
         for file in folder.glob("*.icd"):
-            (together / file.name).write_text(file.read_text())
+            put(together / file.name, file.read_text())
     binary = compile_c(HERE / "listed.c", CACHE / "opencl-programs")
 
     def listed(remote, *options):

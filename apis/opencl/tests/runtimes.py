@@ -15,6 +15,15 @@ RUNTIMES = ("pocl", "intel", "nvidia")
 NVIDIA = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 
 
+def put(file, text):
+    """The file has this text, at every moment from its first on: programs of other tests read it meanwhile."""
+    if file.is_file() and file.read_text() == text:
+        return
+    whole = file.with_name(f"{file.name}.{os.getpid()}")
+    whole.write_text(text)
+    whole.rename(file)
+
+
 def vendor_folder(runtime):
     """A folder for OCL_ICD_VENDORS that holds one runtime; None where it is not installed."""
     if runtime == "pocl":
@@ -31,7 +40,7 @@ def vendor_folder(runtime):
         return None
     folder = CACHE / f"icd-{runtime}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{runtime}.icd").write_text(library + "\n")
+    put(folder / f"{runtime}.icd", library + "\n")
     return folder
 
 
