@@ -232,55 +232,52 @@ void opencl_note_wait_list(cl_uint count, const cl_event *events) {
     pthread_mutex_unlock(&unset.lock);
 }
 
-int opencl_has_awaited_events(void) {
+/* With the lock where the answer is true: there are none of these user events, and there cannot be. */
+static int begin_without(const size_t *events) {
     pthread_mutex_lock(&unset.lock);
-    int has = unset.awaited || unset.unknown;
-    pthread_mutex_unlock(&unset.lock);
-    return has;
-}
-
-/* With the lock where the answer is true. */
-static int no_command_can_fail(void) {
-    pthread_mutex_lock(&unset.lock);
-    if (!unset.awaited && !unset.unknown)
+    if (!*events && !unset.unknown)
         return 1;
     pthread_mutex_unlock(&unset.lock);
     return 0;
 }
 
 int opencl_begin_own_commands(void) {
-    pthread_mutex_lock(&unset.lock);
-    if (!unset.count && !unset.unknown)
-        return 1;
-    pthread_mutex_unlock(&unset.lock);
-    return 0;
+    return begin_without(&unset.count);
 }
 
 void opencl_end_own_commands(void) {
     pthread_mutex_unlock(&unset.lock);
 }
 
-int opencl_has_unset_events(void) {
-    if (!opencl_begin_own_commands())
+static int has_any(const size_t *events) {
+    if (!begin_without(events))
         return 1;
     opencl_end_own_commands();
     return 0;
 }
 
-cl_int opencl_enqueue_own_marker(cl_command_queue queue, cl_event *marker) {
-    if (!opencl_begin_own_commands())
+int opencl_has_unset_events(void) {
+    return has_any(&unset.count);
+}
+
+int opencl_has_awaited_events(void) {
+    return has_any(&unset.awaited);
+}
+
+static cl_int enqueue_marker_without(const size_t *events, cl_command_queue queue, cl_event *marker) {
+    if (!begin_without(events))
         return CL_INVALID_OPERATION;
     cl_int status = clEnqueueMarkerWithWaitList(queue, 0, NULL, marker);
     opencl_end_own_commands();
     return status;
 }
 
+cl_int opencl_enqueue_own_marker(cl_command_queue queue, cl_event *marker) {
+    return enqueue_marker_without(&unset.count, queue, marker);
+}
+
 cl_int opencl_enqueue_last_marker(cl_command_queue queue, cl_event *marker) {
-    if (!no_command_can_fail())
-        return CL_INVALID_OPERATION;
-    cl_int status = clEnqueueMarkerWithWaitList(queue, 0, NULL, marker);
-    opencl_end_own_commands();
-    return status;
+    return enqueue_marker_without(&unset.awaited, queue, marker);
 }
 
 cl_int opencl_set_status(cl_event event, cl_int status) {
