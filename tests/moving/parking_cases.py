@@ -193,6 +193,17 @@ def state_without_room_stays(tools):
             program.end()
 
 
+def second_follows(node, first, second):
+    """The second program waits for the room of the first one, and has it when that ends: its call is answered, and it ends."""
+    wait_until(HANG, "the other one waits", lambda: "device_memory has" in second.report()["parked"]["state"])
+    first.end()
+    if second.answer() != ["called"]:
+        raise Wrong("the call that waited")
+    runs(second)
+    second.end()
+    nothing_is_left(node, "at the end")
+
+
 def room_for_one(tools):
     """The room of a parked session is another one's: its call waits until that ends, and nobody gets a byte too much."""
     limit = HOLDS_BYTES + HOLDS_BYTES // 2
@@ -213,13 +224,7 @@ def room_for_one(tools):
         if first.answer() != ["called"]:
             raise Wrong("the call that waited")
         second.tell()
-        wait_until(HANG, "the other one waits", lambda: "device_memory has" in second.report()["parked"]["state"])
-        first.end()
-        if second.answer() != ["called"]:
-            raise Wrong("the call that waited")
-        runs(second)
-        second.end()
-        nothing_is_left(node, "at the end")
+        second_follows(node, first, second)
 
 
 def first_to_wait_is_first_to_return(tools):
@@ -238,13 +243,7 @@ def first_to_wait_is_first_to_return(tools):
         running.end()
         if first.answer() != ["called"]:
             raise Wrong("the call that waited longest")
-        wait_until(HANG, "the other one is next", lambda: "device_memory has" in second.report()["parked"]["state"])
-        first.end()
-        if second.answer() != ["called"]:
-            raise Wrong("the call that waited")
-        runs(second)
-        second.end()
-        nothing_is_left(node, "at the end")
+        second_follows(node, first, second)
 
 
 def tenant_pays_for_states(tools):
