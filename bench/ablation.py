@@ -4,7 +4,8 @@
     python3 bench/ablation.py --cuda [--json FILE]       an NVIDIA device, kernels of apis/cuda/tests/units/spend.c (root)
 
 The terms are those of crates/ring/src/ablation.rs; the command and the APIs are built with the choice into target/ablation.
-A term moves a figure if the figure without it is outside of what all runs with all terms gave, by more than 2% of it.
+A term moves a figure if every figure without it is outside of what all runs with all terms gave, by more than 2% of it.
+Terms that work together are left out at once: `--term shared-cpu,migration`.
 """
 
 import argparse
@@ -130,26 +131,46 @@ def measure_one(term, kind, more=None, cpus=None):
 def compared(whole, without):
     """The table: of each figure the mean and the spread with all terms, and the figure without each term, starred where it moves."""
     lines, moved = [], {}
-    for term, figures in without.items():
-        for name, value in figures.items():
-            known = [run[name] for run in whole]
-            outside = not min(known) <= value <= max(known)
-            change = value / fmean(known) - 1
-            if outside and abs(change) > NOTICED and abs(value - fmean(known)) > max(known) - min(known):
-                moved.setdefault(term, []).append(f"{name} {change:+.1%}")
     for name in whole[0]:
         known = [run[name] for run in whole]
-        spread = (max(known) - min(known)) / fmean(known)
-        lines.append(f"{name:28} {fmean(known):10.4g} +-{spread / 2:5.1%}  "
-                     + " ".join(f"{figures[name] / fmean(known) - 1:+7.1%}" for figures in without.values()))
+        mean, spread = fmean(known), max(known) - min(known)
+        changes = []
+        for term, runs in without.items():
+            values = [run[name] for run in runs]
+            change = fmean(values) / mean - 1
+            changes.append(change)
+            outside = max(values) < min(known) or min(values) > max(known)
+            if outside and abs(change) > NOTICED and abs(fmean(values) - mean) > spread:
+                moved.setdefault(term, []).append(f"{name} {change:+.1%}")
+        lines.append(f"{name:28} {mean:10.4g} +-{spread / mean / 2:5.1%}  " + " ".join(f"{change:+7.1%}" for change in changes))
     return lines, moved
+
+
+def several(names):
+    """Terms that are left out at once, as AVIARY_WITHOUT takes them."""
+    unknown = set(names.split(",")) - set(terms())
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no term {', '.join(sorted(unknown))}: choose from {', '.join(terms())}")
+    return names
+
+
+def order_of(chosen, rounds):
+    """All terms (None) before, between and after the others: a machine that slows down is seen in the spread."""
+    step = max(1, len(chosen) // (WHOLE - 1)) if rounds == 1 else len(chosen)
+    order = [None]
+    for _ in range(rounds):
+        for number, term in enumerate(chosen, 1):
+            order += [term, None] if number % step == 0 or number == len(chosen) else [term]
+    return order
 
 
 def main():
     parser = argparse.ArgumentParser(prog="ablation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cuda", action="store_true", help="on an NVIDIA device")
     parser.add_argument("--json", metavar="FILE", help="write all figures")
-    parser.add_argument("--term", action="append", default=[], choices=terms(), help="only this one (repeatable)")
+    parser.add_argument("--term", action="append", default=[], type=several, metavar="NAME[,NAME...]",
+                        help="only this one, or these at once (repeatable)")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="measure each N times (1)")
     parser.add_argument("--built", action="store_true", help="target/ablation is there already")
     parser.add_argument("--cpus", metavar="LIST", help="the CPUs to measure on, as taskset's")
     parser.add_argument("--one", choices=("testapi", "cuda"), help=argparse.SUPPRESS)
@@ -161,12 +182,7 @@ def main():
     if not arguments.built:
         build([kind])
     whole, without, native = [], {}, {}
-    # With all terms before, between and after: a machine that slows down is seen in the spread.
-    chosen = arguments.term or terms()
-    step = max(1, len(chosen) // (WHOLE - 1))
-    order = [None]
-    for number, term in enumerate(chosen, 1):
-        order += [term, None] if number % step == 0 or number == len(chosen) else [term]
+    order = order_of(arguments.term or terms(), arguments.rounds)
     for term in order:
         figures = measure_one(term, kind, native, arguments.cpus)
         if figures is None:
@@ -176,7 +192,7 @@ def main():
             native = {"AVIARY_ABLATION_NATIVE": json.dumps(costs)}
         print(f"{term or 'all terms':20} " + " ".join(f"{name}={value:.4g}" for name, value in figures.items()), flush=True)
         if term:
-            without[term] = figures
+            without.setdefault(term, []).append(figures)
         else:
             whole.append(figures)
     if arguments.json:
