@@ -289,6 +289,16 @@ impl Reply {
         }
     }
 
+    /// An address of the application's memory of `bytes` bytes at `base`, which an argument named, or NULL.
+    pub fn within(&mut self, base: u64, bytes: usize) -> u64 {
+        let Some(offset) = self.word().checked_sub(1) else { return 0 };
+        if base != 0 && offset <= bytes as u64 {
+            return base + offset;
+        }
+        self.spoil(&format!("a pointer {offset} bytes into an argument of {bytes}"));
+        0
+    }
+
     /// Finishes the next `buffer_until` of the request: now, or with a later delivery.
     pub fn until(&mut self) {
         let waiting = self.frame.untils.get(self.next_until).copied();

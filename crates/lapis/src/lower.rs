@@ -127,6 +127,8 @@ impl<'a> Lowering<'a> {
         self.recorded |= matters_to_a_move(plan, at);
         match &plan.kind {
             Kind::Scalar | Kind::Number(_) => Operation::Scalar,
+            Kind::Constant { values } => Operation::Constant { values: values.clone() },
+            Kind::Within { argument } => Operation::Within { argument: *argument },
             Kind::Null | Kind::Unknown => Operation::Null { cleared: plan.output && !plan.input },
             Kind::Struct { fields, sized, state } => {
                 Operation::Struct { fields: self.fields(fields, at, depth), sized: *sized, state: state.clone() }

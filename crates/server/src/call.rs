@@ -100,6 +100,15 @@ impl Call {
         self.request.decode(|d| d.word())
     }
 
+    /// A value that crosses as it is, because it is one of these.
+    pub fn constant(&mut self, known: &[u64]) -> Result<u64, Reject> {
+        let value = self.word()?;
+        if !known.contains(&value) {
+            return Err(Reject::Malformed("a constant that the specification does not have"));
+        }
+        Ok(value)
+    }
+
     /// The bytes of a value of `n` bytes; the handler may change them.
     pub fn raw(&mut self, n: usize) -> Result<*mut u8, Reject> {
         let length = self.request.decode(|d| d.bytes().map(<[u8]>::len))?;

@@ -155,6 +155,24 @@ impl Incoming {
         address
     }
 
+    /// Memory for the elements that follow, and how many they are; each has a word at least. `None`: the server passed NULL.
+    pub fn array(&mut self, stride: usize) -> Option<(usize, usize)> {
+        let most = self.message.len().saturating_sub(HEADER_SIZE + self.at) / size_of::<u64>();
+        let count = self.read(None, |d| d.array())?;
+        if count > most {
+            log::line(&format!(
+                "a callback is malformed: an array of {count} elements in a message with room for {most}"
+            ));
+            self.sound = false;
+            return None;
+        }
+        let mut memory = vec![0u128; count.saturating_mul(stride) / 16 + 1].into_boxed_slice();
+        // Moving the box does not move its memory.
+        let address = memory.as_mut_ptr() as usize;
+        self.storage.push(memory);
+        Some((address, count))
+    }
+
     pub fn reply_word(&mut self, v: u64) {
         self.answer.word(v);
     }

@@ -469,6 +469,26 @@ fn malformed_reply_ends_only_the_connection() {
 }
 
 #[test]
+fn pointers_beyond_an_argument_end_the_connection() {
+    let memory = [0u8; 8];
+    let within = |word: u64, base: u64, bytes: usize| {
+        let api = api();
+        let mut call = api.call(ADD).unwrap();
+        call.word(word);
+        call.word(0);
+        let found = call.send().unwrap().within(base, bytes);
+        (found, api.call(ADD).is_ok())
+    };
+    let base = memory.as_ptr() as u64;
+    assert_eq!(within(0, base, 8), (0, true));
+    assert_eq!(within(1, base, 8), (base, true));
+    assert_eq!(within(9, base, 8), (base + 8, true));
+    assert_eq!(within(10, base, 8), (0, false));
+    assert_eq!(within(u64::MAX, base, 8), (0, false));
+    assert_eq!(within(1, 0, 0), (0, false));
+}
+
+#[test]
 fn forked_child_starts_without_a_connection() {
     let api = api();
     let mut call = api.call(MAKE).unwrap();

@@ -214,6 +214,7 @@ impl AvailabilityChecker<'_> {
         let name = || match callee {
             Callee::Utility(index) => self.model.utility_functions[index].name.clone(),
             Callee::IsHandle => "is_handle".into(),
+            Callee::Among => "constant".into(),
             Callee::GetBufs => "get_bufs".into(),
             Callee::GetNBufs => "get_n_bufs".into(),
             Callee::GetBufSize => "get_buf_size".into(),
@@ -295,6 +296,7 @@ fn guest_only(model: &Model, callee: Callee) -> bool {
     match callee {
         Callee::Utility(index) => model.utility_functions[index].side == Side::Guest,
         Callee::IsHandle
+        | Callee::Among
         | Callee::GetBufs
         | Callee::GetNBufs
         | Callee::GetBufSize

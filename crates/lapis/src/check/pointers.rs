@@ -1,7 +1,7 @@
 //! No address of one process reaches the other as it is: the last look at every value that crosses.
 
 use super::{outer, plans};
-use crate::model::{Callee, Expr, ExprKind, Function, Kind, Number, Plan, Rule, TypeKind};
+use crate::model::{BufferWay, Callee, Expr, ExprKind, Function, Kind, Lifetime, Number, Plan, Rule, TypeKind};
 use crate::syntax::diagnostics::{Diagnostic, Severity};
 
 /// Where a hidden pointer may be looked at before the call.
@@ -18,9 +18,37 @@ pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     for (at, rule) in arguments.chain(contextual).chain([(At::Nowhere, &function.result)]) {
         plans(rule, &mut |plan| hidden(function, at, plan, diagnostics));
         plans(rule, &mut |plan| callback_result(plan, diagnostics));
+        plans(rule, &mut |plan| within(function, plan, diagnostics));
         if diagnostics.iter().all(|d| d.severity == Severity::Warning) {
             plans(rule, &mut |plan| described(plan, diagnostics));
         }
+    }
+}
+
+/// `within` names memory that the server has as long as the call, and that begins where the argument says.
+fn within(function: &Function, plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
+    let Kind::Within { argument } = plan.kind else { return };
+    let mut all = Vec::new();
+    function.arguments.get(argument).into_iter().for_each(|rule| outer(rule, &mut all));
+    let crosses = |plan: &&Plan| match &plan.kind {
+        Kind::String | Kind::Null => true,
+        Kind::Buffer(buffer) => {
+            matches!(plan.lifetime, Lifetime::Call)
+                && buffer.way == BufferWay::Fixed
+                && !buffer.no_copy
+                && !buffer.zerocopy
+        }
+        _ => false,
+    };
+    if all.is_empty() || !all.iter().all(crosses) {
+        let name = &function.parameters[argument];
+        diagnostics.push(
+            Diagnostic::error(plan.span, format!("`within({name})`: the server has no memory of this argument"))
+                .label("how far in cannot be told")
+                .help(format!(
+                    "describe `argument({name})` as a `string` or `buffer(n)` that is there during the call"
+                )),
+        );
     }
 }
 

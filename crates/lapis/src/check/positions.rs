@@ -69,8 +69,8 @@ impl PositionChecker<'_> {
             Kind::Unmap => {
                 ("`unmap`", at == Position::Argument, "it describes the argument of the call that ends a mapping")
             }
-            Kind::Resident { .. } => (
-                "`resident`",
+            Kind::Resident { .. } | Kind::Within { .. } => (
+                if matches!(plan.kind, Kind::Within { .. }) { "`within`" } else { "`resident`" },
                 at == Position::Result || at == Position::Inside { input: false, output: true },
                 "it describes what a call returns, or puts into an `out` element",
             ),
@@ -230,12 +230,14 @@ impl PositionChecker<'_> {
             Position::Inside { output, .. } => output,
             _ => false,
         };
-        if at == Position::CallbackArgument && !plain {
+        let told = |p: &Plan| matches!(p.kind, Kind::String | Kind::Handle { .. }) && !p.output;
+        let told = matches!(&buffer.element, Rule::Plan(p) if told(p)) && !plan.output;
+        if at == Position::CallbackArgument && !plain && !told {
             self.push(
                 plan.span,
                 "pointers or handles behind a pointer of a callback",
                 "they would not be translated",
-                "describe the parameter as `null` or `token` if the application does not look behind it",
+                "a callback may be given arrays of strings and of handles (`in; buffer(n); element { in; string; }`); describe the parameter as `null` or `token` if the application does not look behind it",
             );
         }
         let stays = !matches!(plan.lifetime, Lifetime::Call) && !plan.lifetime.is_of_library()

@@ -2,7 +2,7 @@
 //! invoker that calls the application's function in the guest.
 
 use super::expression::Context;
-use super::marshal::{given_count, returns_object, role};
+use super::marshal::{element_loop, given_count, returns_object, role, write};
 use super::shims;
 use super::types;
 use crate::lower::*;
@@ -96,6 +96,16 @@ fn put(instruction: &Instruction, cx: Context) -> TokenStream {
             let count = given_count(&b.extent, None, quote!(#value), cx);
             let ((input, output), written) = (directions(b), b.written);
             quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output, #written);)
+        }
+        Operation::Elements(elements) => {
+            let count = given_count(&elements.extent, None, quote!(pointer), cx);
+            let inner: TokenStream = elements.element.iter().map(|i| put(i, cx.deeper())).collect();
+            let body = element_loop(instruction.at, quote!(pointer), quote!(count), elements.extent.stride, inner);
+            quote!({
+                let pointer = #value as usize;
+                let count = if pointer == 0 { None } else { Some(#count) };
+                if let Some(count) = out.array(count) { #body }
+            })
         }
         _ => quote!(),
     }
@@ -275,11 +285,20 @@ fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
             quote!({ let mut value: #rust = std::mem::zeroed(); incoming.raw(&raw mut value as *mut u8, #size); value })
         }
         Operation::Scalar => types::from_word(quote!(incoming.word()), ty),
-        Operation::Handle(h) => {
-            let (handle, role) = (h.handle as u32, role(h));
-            quote!((incoming.handle(#handle, #role) as #rust))
+        Operation::Handle(_) | Operation::Text { .. } => {
+            let value = translated(instruction);
+            quote!((#value as #rust))
         }
-        Operation::Text { .. } => quote!((incoming.string() as usize)),
+        Operation::Elements(elements) => {
+            let stride = elements.extent.stride;
+            let filled: TokenStream = elements.element.iter().map(|i| write(i, translated(i))).collect();
+            let body = element_loop(instruction.at, quote!(array), quote!(count), stride, filled);
+            let stride = types::size(stride);
+            quote!(match incoming.array(#stride) {
+                Some((array, count)) => { #body array }
+                None => 0usize,
+            })
+        }
         Operation::Bytes(b) => {
             let (input, output) = directions(b);
             quote!((incoming.buffer(#input, #output) as usize))
@@ -288,4 +307,15 @@ fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
         _ => types::zero(ty),
     };
     quote!(let #a: #rust = #value;)
+}
+
+/// A handle or string that the message has next.
+fn translated(instruction: &Instruction) -> TokenStream {
+    match &instruction.operation {
+        Operation::Handle(h) => {
+            let (handle, role) = (h.handle as u32, role(h));
+            quote!(incoming.handle(#handle, #role))
+        }
+        _ => quote!((incoming.string() as usize as u64)),
+    }
 }

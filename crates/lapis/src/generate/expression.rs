@@ -264,6 +264,10 @@ impl<'a> Context<'a> {
                 quote!(support::span(#(#numbers),*))
             }
             Callee::Present => self.present(arguments.first()),
+            Callee::Among => {
+                let known = arguments.iter().skip(1).map(|e| self.exact(e));
+                quote!(([#(#known),*].contains(&(#a as u64 as i128)) as i128))
+            }
             Callee::IsHandle => match arguments.first().and_then(|e| e.ty.handle) {
                 Some(ty) => {
                     let ty = ty as u32;

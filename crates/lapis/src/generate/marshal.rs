@@ -123,6 +123,30 @@ pub fn passed_distance(instruction: &Instruction) -> Ident {
     distance(instruction.at)
 }
 
+/// Bytes of the memory of an argument, as the request found it, on either side.
+pub fn memory_bytes(arguments: &[Instruction], argument: usize) -> TokenStream {
+    let own = arguments.iter().find(|instruction| instruction.at == ValueLocation::Argument(argument));
+    own.map_or(quote!(0usize), bytes_found)
+}
+
+fn bytes_found(instruction: &Instruction) -> TokenStream {
+    match &instruction.operation {
+        Operation::Text { .. } => {
+            let text = read(instruction);
+            quote!((support::length(#text as i128, usize::MAX) as usize).saturating_add(1))
+        }
+        Operation::Bytes(Bytes { extent, .. }) | Operation::Elements(Elements { extent, .. }) => {
+            let (count, stride) = (site_name(extent.site), types::size(extent.stride));
+            quote!((#count as usize).saturating_mul(#stride))
+        }
+        Operation::Choice { site, then, otherwise, .. } => {
+            let (then, otherwise) = (then.iter().map(bytes_found), otherwise.iter().map(bytes_found));
+            chosen(*site, then, otherwise)
+        }
+        _ => quote!(0usize),
+    }
+}
+
 /// The rows of plain data that has some.
 pub fn rows(bytes: &Bytes, cx: Context) -> Option<TokenStream> {
     let stride = types::size(bytes.extent.stride);

@@ -67,6 +67,14 @@ pub enum Operation {
     Null {
         cleared: bool,
     },
+    /// One of these values crosses as it is.
+    Constant {
+        values: Vec<u64>,
+    },
+    /// An address in the memory of that argument, as far in as it is on the server.
+    Within {
+        argument: usize,
+    },
     /// A struct whose bytes cross and whose listed members are then translated.
     Struct {
         fields: Vec<Instruction>,
@@ -274,7 +282,7 @@ impl Instruction {
     fn holds_pointer(&self) -> bool {
         match &self.operation {
             Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) | Operation::Chain(_) => true,
-            Operation::Null { cleared: true } | Operation::Resident { .. } => true,
+            Operation::Null { cleared: true } | Operation::Resident { .. } | Operation::Within { .. } => true,
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::holds_pointer),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_pointer),
             _ => false,

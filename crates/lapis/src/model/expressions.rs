@@ -83,6 +83,8 @@ pub enum Callee {
     /// The elements that a [`RowShape`]'s numbers span; no function of the language.
     Span,
     Present,
+    /// Whether the first is one of the others, which are constants; asked in the guest. No function of the language.
+    Among,
     IsHandle,
     /// Arguments: registry (an `Int` index), key.
     GetBufs,

@@ -124,6 +124,14 @@ pub enum Kind {
     Unmap,
     /// A number as wide as a pointer that crosses as it is: neither side follows it.
     Number(Number),
+    /// One of these values, which mean the same on both sides although the type is a pointer.
+    Constant {
+        values: Vec<u64>,
+    },
+    /// An address in the memory of that argument of the function: how far in travels.
+    Within {
+        argument: usize,
+    },
     /// A pointer that does not cross: the other side gets NULL, whatever it was.
     Null,
     /// A pointer without a description. It is an error where the value crosses.

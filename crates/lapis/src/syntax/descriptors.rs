@@ -172,6 +172,8 @@ pub const ALL: &[Info] = &[
     plain("device_address", VALUE),
     plain("token", VALUE),
     plain("null", VALUE),
+    with("constant", VALUE, (1, usize::MAX), "constant(K, ...)"),
+    with("within", VALUE, (1, 1), "within(argument)"),
     scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
     plain("userdata", VALUE),
     scope("chain", VALUE, (2, 2), "chain(type_member, next_member) { link(K, struct S); ... unknown(drop); }"),

@@ -6,6 +6,7 @@ mod files;
 mod folder;
 mod golden;
 mod guesses;
+mod inside;
 mod load;
 mod memory;
 mod outcomes;

@@ -222,6 +222,24 @@ impl Call {
         Err(Reject::Refused)
     }
 
+    /// A pointer of the library's into the memory of an argument, which is at `base` and has so many bytes: how far in,
+    /// or NULL. Anything else is an address of this process: the call fails.
+    pub fn reply_within(&mut self, value: u64, base: u64, bytes: usize) -> Result<(), Reject> {
+        let word = match value.checked_sub(base) {
+            _ if value == 0 => 0,
+            Some(offset) if base != 0 && offset <= bytes as u64 => offset + 1,
+            _ => {
+                self.session.peer.journal.note(&format!(
+                    "{}: the library points elsewhere than into the argument that the specification names (`within`): the call fails",
+                    self.function_name()
+                ));
+                return Err(Reject::Refused);
+            }
+        };
+        self.reply.body.word(word);
+        Ok(())
+    }
+
     /// The next `buffer_until`: done already, or delivered when `poll(token)` says so.
     pub fn reply_until(&mut self, token: u64, poll: Poll, success: bool) {
         let at = self.effects.rare.untils.next;

@@ -98,6 +98,12 @@ impl Outgoing {
         self.message.buffer_inline(unsafe { CStr::from_ptr(p) }.to_bytes_with_nul());
     }
 
+    /// Begins an array of so many elements, which follow; `None`: the library has NULL there.
+    pub fn array(&mut self, count: Option<usize>) -> Option<usize> {
+        self.message.array(count);
+        count
+    }
+
     /// `written`: the application writes all of an output; of others what it leaves alone stays as it is.
     ///
     /// # Safety

@@ -93,6 +93,28 @@ fn sizes_that_contradict_the_specification_end_the_session() {
 }
 
 #[test]
+fn constants_that_the_specification_does_not_have_end_the_session() {
+    for value in [1, 3, u64::MAX - 1, 0x7fff_0000_1000] {
+        breaks(POINT, |e| (e.word(value), e.buffer_inline(&[0; 4])).1);
+    }
+}
+
+#[test]
+fn a_pointer_of_the_library_is_told_as_a_place_in_an_argument_or_not_at_all() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let mut point =
+            |distance, bytes: &[u8]| lane.call(POINT, fields(|e| (e.word(distance), e.buffer_inline(bytes)).1));
+        assert_eq!(point(0, &[0; 4]).word(), 1);
+        assert_eq!(point(4, &[0; 4]).word(), 5);
+        assert_eq!(point(5, &[0; 4]).header.status, status::REFUSED);
+        assert_eq!(point(u64::MAX, &[0; 4]).header.status, status::REFUSED);
+        assert_eq!(lane.call(POINT, fields(|e| (e.word(0), e.buffer_null()).1)).word(), 0);
+        guest.leave();
+    });
+}
+
+#[test]
 fn chains_that_no_guest_library_sends_end_the_session() {
     for index in [3, u64::MAX, 1 << 32] {
         breaks(CHAIN, |e| (e.word(index), e.bytes(&[0; 16]), e.word(0)).2);

@@ -46,6 +46,7 @@ pub const COPY: u32 = 28;
 pub const CHAIN: u32 = 29;
 pub const SHIFT: u32 = 30;
 pub const BOUND: u32 = 31;
+pub const POINT: u32 = 32;
 
 const fn function(name: &'static str, function: HandlerFunction) -> FunctionInfo {
     FunctionInfo { name, handler: handler(function), replayable: false, waits: false, blocker: None }
@@ -90,6 +91,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("chain", chain),
         function("shift", shift),
         function("bound", bound),
+        function("point", point),
     ],
     handle_types: &[
         HandleTypeInfo::plain("object", 8),
@@ -171,6 +173,16 @@ unsafe fn bound(call: &mut Call) -> Result<(), Reject> {
     let kept = call.shadow(None, true, true)?;
     let other = call.buffer_in(None, false)?;
     call.reply_word((kept.ptr.addr()).wrapping_sub(other.ptr.addr()) as u64);
+    call.finish(true, 0);
+    Ok(())
+}
+
+/// Points so far behind an input; that is a constant.
+unsafe fn point(call: &mut Call) -> Result<(), Reject> {
+    let distance = call.constant(&[0, 4, 5, u64::MAX])?;
+    let from = call.buffer_in(None, true)?;
+    let base = from.ptr.addr() as u64;
+    call.reply_within(base.wrapping_add(distance), base, from.len)?;
     call.finish(true, 0);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Code, Stub};
 use crate::generate::expression::Context;
-use crate::generate::marshal::read;
+use crate::generate::marshal::{memory_bytes, read};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{Access, Lifetime, SharedMemory};
@@ -106,6 +106,12 @@ impl Stub<'_> {
     pub(super) fn resident(&self, owner: &crate::model::Expr, cx: Context) -> TokenStream {
         let owner = cx.exact(owner);
         quote!(reply.resident((#owner) as u64) as usize as u64)
+    }
+
+    /// The address in the memory of an argument where the library points.
+    pub(super) fn within(&self, argument: usize) -> TokenStream {
+        let (base, bytes) = (types::argument(argument), memory_bytes(&self.lowered.arguments, argument));
+        quote!(reply.within(#base as u64, #bytes))
     }
 
     /// Before a call that ends memory which others have handed out until then.

@@ -125,6 +125,7 @@ impl Stub<'_> {
                 let shares = self.shares(h, &quote!(value), cx);
                 quote!(if let Some(value) = #taken { #store #owned #shares })
             }
+            Operation::Within { argument } => unless_left(store(self.within(*argument)), cx),
             Operation::Null { cleared: true } => unless_left(store(quote!(0)), cx),
             Operation::Resident { owner, .. } => unless_left(store(self.resident(owner, cx)), cx),
             // The pointer is the application's; the structs behind it have what the library wrote.
@@ -222,6 +223,10 @@ impl Stub<'_> {
             Operation::Resident { owner, .. } => {
                 let resident = self.resident(owner, cx);
                 quote!((#resident as #rust))
+            }
+            Operation::Within { argument } => {
+                let within = self.within(*argument);
+                quote!((#within as #rust))
             }
             Operation::Mapped { mapped: Mapped { at, access: Access { read, write }, .. }, .. } => {
                 let at = at.as_ref().map_or(quote!(0i128), |e| cx.exact(e));

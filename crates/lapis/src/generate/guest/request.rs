@@ -23,6 +23,10 @@ impl Stub<'_> {
                 }
                 _ => quote!(),
             },
+            Operation::Constant { .. } => {
+                let value = value();
+                quote!(call.word(#value);)
+            }
             Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
@@ -91,6 +95,7 @@ impl Stub<'_> {
                 quote!(if !call.chain(#value as usize, #shape) { return #refused; })
             }
             Operation::Userdata
+            | Operation::Within { .. }
             | Operation::Resident { .. }
             | Operation::Mapped { .. }
             | Operation::FunctionPointer { .. }

@@ -2,6 +2,8 @@
 
 use super::Handler;
 use crate::generate::expression::Context;
+use crate::generate::marshal::memory_bytes;
+use crate::generate::types;
 use crate::lower::*;
 use crate::model::{Access, Expr, Lifetime};
 use proc_macro2::TokenStream;
@@ -43,6 +45,12 @@ impl Handler<'_> {
             let bytes = if pointer == 0 { 0 } else { support::count(#bytes, 1).unwrap_or(0) };
             call.reply_resident(pointer, bytes, #ty, (#owner) as u64);
         })
+    }
+
+    /// Tells how far into the memory of an argument the library points.
+    pub(super) fn reply_within(&self, argument: usize, pointer: TokenStream) -> TokenStream {
+        let (base, bytes) = (types::argument(argument), memory_bytes(&self.lowered.arguments, argument));
+        quote!(call.reply_within(#pointer as u64, #base as u64, #bytes)?;)
     }
 
     pub(super) fn request_freed(&self, instruction: &Instruction) -> TokenStream {

@@ -200,6 +200,10 @@ impl Handler<'_> {
                 let resident = self.reply_resident(read(instruction), bytes, owner, cx);
                 self.reply_own(instruction, resident, cx)
             }
+            Operation::Within { argument } => {
+                let within = self.reply_within(*argument, read(instruction));
+                self.reply_own(instruction, within, cx)
+            }
             Operation::Null { cleared: true } => self.reply_own(instruction, quote!(), cx),
             Operation::Chain(chain) => {
                 let (passed, shape) = (read_passed(instruction), shape(chain));
@@ -353,6 +357,7 @@ impl Handler<'_> {
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride); #freed)
             }
             Operation::Resident { bytes, owner } => self.reply_resident(quote!(ret), bytes, owner, cx),
+            Operation::Within { argument } => self.reply_within(*argument, quote!(ret)),
             Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {
                 let (bytes, elsewhere) = (cx.exact(bytes), at.is_some());
                 let until = until.as_ref().map_or(quote!(None), |(token, poll)| {

@@ -40,6 +40,11 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
             Operation::Null { .. } => self.request_null(instruction),
+            Operation::Constant { values } => {
+                let store = self.store(instruction, quote!(value));
+                let note = self.note(instruction.at, quote!(0), quote!(value != 0));
+                quote!({ let value = call.constant(&[#(#values),*])?; #store #note })
+            }
             Operation::Struct { fields, sized, .. } => {
                 let copy = self.request_raw(instruction);
                 let (prelude, address) = self.struct_place(instruction);
@@ -109,6 +114,7 @@ impl Handler<'_> {
                 quote!({ let first = call.chain(#shape)?; #store })
             }
             Operation::Userdata
+            | Operation::Within { .. }
             | Operation::Resident { .. }
             | Operation::Mapped { .. }
             | Operation::FunctionPointer { .. }
@@ -397,6 +403,7 @@ fn mark(instruction: &Instruction) -> TokenStream {
         | Operation::Bytes(_)
         | Operation::Elements(_)
         | Operation::Null { .. }
+        | Operation::Within { .. }
         | Operation::Resident { .. } => write(instruction, quote!(support::UNWRITTEN)),
         Operation::Struct { fields, .. } => fields.iter().map(mark).collect(),
         Operation::Choice { then, otherwise, .. } => {

@@ -13,13 +13,14 @@ use crate::syntax::diagnostics::Diagnostic;
 use crate::syntax::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 17] = [
     "handle",
     "string",
     "opaque",
     "device_address",
     "token",
     "null",
+    "within",
     "callback",
     "userdata",
     "chain",
@@ -54,7 +55,8 @@ const HANDLE: [&str; 10] =
 /// Descriptors that say how much there is behind a pointer; at most one of them may apply.
 const EXTENTS: [&str; 4] = ["buffer", "null_terminated", "cursor", "scratch"];
 /// Descriptors that may stand with any kind of value.
-const ANY_KIND: [&str; 16] = [
+const ANY_KIND: [&str; 17] = [
+    "constant",
     "in",
     "out",
     "type_cast",
@@ -142,7 +144,14 @@ impl<'a> Resolver<'a> {
         if self.diagnostics.len() == before {
             self.meaningless(&mine, &plan.kind, value);
         }
-        Rule::Plan(Box::new(plan))
+        let constant = all.get("constant").and_then(|d| self.constants(d, &plan, value, scope));
+        let rule = Rule::Plan(Box::new(plan));
+        match constant {
+            Some((condition, constant)) => {
+                Rule::If { condition, then: Rule::Plan(constant.into()).into(), otherwise: rule.into() }
+            }
+            None => rule,
+        }
     }
 
     /// Reports descriptors that say nothing about a value of that kind.
@@ -163,6 +172,8 @@ impl<'a> Resolver<'a> {
             Kind::Resident { .. } => ("memory of the library's", &["resident"]),
             Kind::Number(_) => ("a number", &["opaque", "device_address", "token"]),
             Kind::Null => ("always NULL", &["null"]),
+            Kind::Constant { .. } => ("a constant", &["constant"]),
+            Kind::Within { .. } => ("an address in an argument", &["within"]),
             Kind::Unknown => return,
             Kind::FunctionPointer { .. } => ("a function of this API", &["function_pointer"]),
             Kind::Table(_) => ("a table", &["table"]),
@@ -337,6 +348,7 @@ impl<'a> Resolver<'a> {
                 Kind::String
             }
             "opaque" | "device_address" | "token" | "null" => self.number(d, value),
+            "within" => self.within(d, value, scope),
             "callback" => {
                 if all.has("lifetime_call") {
                     plan.lifetime = Lifetime::Call;
@@ -345,10 +357,7 @@ impl<'a> Resolver<'a> {
             }
             "userdata" => Kind::Userdata,
             "chain" => self.chain(d, value),
-            "zerocopy" => {
-                let count = all.get("buffer").and_then(|b| self.argument_value(b, 0, scope));
-                Kind::Zerocopy { count }
-            }
+            "zerocopy" => Kind::Zerocopy { count: all.get("buffer").and_then(|b| self.argument_value(b, 0, scope)) },
             "mapped" => self.mapped(d, all, scope),
             "unmap" => Kind::Unmap,
             "frees" => Kind::Frees,

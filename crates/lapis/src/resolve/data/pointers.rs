@@ -6,9 +6,9 @@ use crate::model::{
 };
 use crate::resolve::Resolver;
 use crate::resolve::data::kinds::Descriptors;
-use crate::resolve::data::values::Value;
+use crate::resolve::data::values::{Role, Value};
 use crate::resolve::terms::scope::Scope;
-use crate::resolve::terms::types::describe;
+use crate::resolve::terms::types::{c_int, describe};
 use crate::syntax::ast::Descriptor;
 use crate::syntax::diagnostics::Diagnostic;
 
@@ -46,6 +46,60 @@ impl<'a> Resolver<'a> {
             ),
         }
         Kind::Unknown
+    }
+
+    /// `within(argument)`
+    pub(in crate::resolve) fn within(&mut self, d: &Descriptor, value: &Value, scope: &Scope) -> Kind {
+        let Some(named) = self.argument_value(d, 0, scope) else { return Kind::Unknown };
+        match named.kind {
+            ExprKind::Parameter(argument) if is_pointer(&value.ty) && is_pointer(&named.ty) => {
+                return Kind::Within { argument };
+            }
+            _ => self.report(
+                Diagnostic::error(named.span, format!("{} is not within this", value.name))
+                    .label(format!("this is {}", describe(&named.ty)))
+                    .help("`within(p)` describes a pointer into the memory of an argument `p` of the function"),
+            ),
+        }
+        Kind::Unknown
+    }
+
+    /// `constant(K, ...)`: the condition that a pointer is one of these values, and how it crosses then.
+    pub(in crate::resolve) fn constants(
+        &mut self,
+        d: &Descriptor,
+        plan: &Plan,
+        value: &Value,
+        scope: &Scope,
+    ) -> Option<(Expr, Plan)> {
+        let passed_in = value.role == Role::Argument || matches!(value.role, Role::Field) && plan.input;
+        let place = value.place.clone().filter(|_| is_pointer(&value.ty) && passed_in);
+        let Some(place) = place else {
+            self.report(
+                Diagnostic::error(d.span, format!("{} is never a `constant`", value.name))
+                    .label(format!("it has type `{}`", value.ty.spelling))
+                    .help("this describes pointers that are passed in, by an argument or a member; a handle type names its constants with `predefined(v)`"),
+            );
+            return None;
+        };
+        let mut asked = vec![place];
+        for number in 0..d.arguments.as_ref().map_or(0, Vec::len) {
+            let known = self.argument_value(d, number, scope)?;
+            let Some(constant) = crate::resolve::terms::constants::value(&known) else {
+                self.report(
+                    Diagnostic::error(known.span, "this is no constant")
+                        .label("its value is not known before the call")
+                        .help("name a number or a macro, or cast a number: `(void *)-1`"),
+                );
+                return None;
+            };
+            // As an address has it.
+            asked.push(Expr { kind: ExprKind::Int(i128::from(constant as u64)), ..known });
+        }
+        let values = asked.iter().skip(1).filter_map(crate::resolve::terms::constants::value).map(|v| v as u64);
+        let kind = Kind::Constant { values: values.collect() };
+        let condition = Expr { kind: ExprKind::Call(Callee::Among, asked), ty: c_int(), span: d.span };
+        Some((condition, Plan { kind, span: d.span, hidden: None, ..self.plain(value) }))
     }
 
     fn opaque_pointer(&mut self, d: &Descriptor, value: &Value) {
