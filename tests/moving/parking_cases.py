@@ -216,6 +216,10 @@ def room_for_one(tools):
         status, answer = command(node, "unpark", first.session, "--wait", "0.2")
         if status != 1 or "device_memory has" not in answer["underway"]:
             raise Wrong(str(answer))
+        measured = subprocess.run([AVIARY, "metrics", "--server", node.address], capture_output=True, text=True, check=True, timeout=HANG)
+        samples = [line for line in measured.stdout.splitlines() if line.startswith("aviary_parked_bytes{")]
+        if len(samples) != 1 or f'session="{first.session}"' not in samples[0] or "device_memory has" not in samples[0]:
+            raise Wrong(f"metrics: {samples}")
         second.calls()
         if tenant_used(node)[0] > limit:
             raise Wrong(f"used {tenant_used(node)} of {limit}")

@@ -90,6 +90,13 @@ fn metrics_text(sample: &Sample) -> String {
         let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
         text.sample(&labels, count("calls") + count("async_calls"));
     }
+    text.family("aviary_parked_bytes", "gauge", "Host memory for the state of a parked session, and what that waits for.");
+    for session in &sample.node.sessions {
+        let Some(parked) = &session.parked else { continue };
+        let number = session.session.to_string();
+        let of = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
+        text.sample(&[&of[..], &[("state", &parked.state)]].concat(), parked.bytes);
+    }
     text.0
 }
 
