@@ -40,7 +40,7 @@ pub struct ParkCommand {
 /// Bring a parked session back before its program calls.
 ///
 /// Its tenant is charged again for everything that the session held. While the tenant's limits or the device have no room
-/// for it, the session stays parked and the node retries; after a minute the program gets the API's error for a lost device.
+/// for it, the session stays parked and the node retries, however long that takes.
 #[derive(Args)]
 pub struct UnparkCommand {
     /// The number of the session, as `aviary ps` lists it.

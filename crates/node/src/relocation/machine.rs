@@ -18,13 +18,15 @@ const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
 const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long another API server may take until it watches for the calls of parked sessions.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long API servers may fail with parked sessions that are wanted, for want of room on their devices for instance. The time
-/// in which their tenant's limits have no room does not count.
+/// How long API servers may fail with parked sessions that are wanted. The time in which their tenant's limits or their
+/// devices have no room does not count.
 pub const RETURN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks for room.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 /// After a failure on the way back. The next attempt costs a process.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// It doubles with each refusal by the device, so many times.
+const MOST_DOUBLINGS: u32 = 3;
 /// API servers whose rebuilt sessions differ from what their programs were told, after which those are lost.
 const MOST_DIFFERENT: u32 = 5;
 /// API servers in a row that fail with parked sessions that nobody wants, after which those are lost.
@@ -126,6 +128,8 @@ pub struct Relocation {
     /// API servers that failed with parked sessions, and those of them in which the sessions differed.
     failures: u32,
     different: u32,
+    /// How often the device had no room for them.
+    refusals: u32,
     /// The last obstacle on the way back.
     why: Option<String>,
 }
@@ -154,6 +158,7 @@ impl Relocation {
             not_before: None,
             failures: 0,
             different: 0,
+            refusals: 0,
             why: None,
         }
     }
@@ -299,10 +304,17 @@ impl Relocation {
             _ => false,
         };
         if failed && only_watches {
+            self.why = Some(self.reason(event).reason);
+            if event.kind == Kind::Failed && event.why.as_ref().is_some_and(|why| !why.lasting) {
+                // The device has no room, which may last for as long as other programs do.
+                self.wanted = self.wanted.map(|_| now);
+                self.not_before = Some(now + RETRY_PAUSE * (1 << self.refusals.min(MOST_DOUBLINGS)));
+                self.refusals = self.refusals.saturating_add(1);
+                return;
+            }
             self.failures += 1;
             self.different += u32::from(event.kind == Kind::Differs);
             self.not_before = Some(now + RETRY_PAUSE);
-            self.why = Some(self.reason(event).reason);
         }
     }
 

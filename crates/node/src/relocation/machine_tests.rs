@@ -308,6 +308,31 @@ fn sessions_without_room_wait_for_as_long_as_it_takes() {
 }
 
 #[test]
+fn device_without_room_is_tried_for_as_long_as_it_takes() {
+    let mut machine = Machine::at(Purpose::Park, Stage::Rebuilding);
+    let full = Event::because(Kind::Failed, Refusal::not_now("no memory"));
+    let mut waited = Duration::ZERO;
+    for attempt in 0..200 {
+        assert_eq!(machine.does(&full), &[Effect::ReplaceSource], "attempt {attempt}");
+        machine.does(&Event::report(Kind::Settled, 1));
+        machine.does(&Event::report(Kind::Settled, 2));
+        assert_eq!(machine.relocation.stage(), Stage::Waiting);
+        let pause = machine.relocation.deadline().unwrap() - machine.now;
+        assert!(pause <= Duration::from_secs(8), "{pause:?}");
+        waited += pause;
+        machine.is_late();
+        assert_eq!(machine.does(&Event::new(Kind::Due)), &[Effect::Charge]);
+        assert_eq!(machine.does(&Event::new(Kind::Charged)), &[Effect::Rebuild]);
+    }
+    assert!(waited > 20 * RETURN_TIMEOUT);
+    // Other failures have their time from the last refusal on.
+    let failed = Event::because(Kind::Failed, Refusal::lasting("no"));
+    assert_eq!(machine.does(&failed), &[Effect::ReplaceSource]);
+    machine.now += RETURN_TIMEOUT;
+    assert_eq!(machine.does(&failed), &[Effect::Lose]);
+}
+
+#[test]
 fn source_that_ends_is_replaced_and_what_was_wanted_still_is() {
     let mut machine = Machine::kept();
     assert_eq!(machine.does(&Event::new(Kind::SourceGone)), &[Effect::ReplaceSource]);

@@ -77,3 +77,11 @@ pub enum RebuildError {
     /// the accounts have no room for what the session holds: {0}
     Accounts(String),
 }
+
+impl RebuildError {
+    /// True if another attempt may succeed: the vendor's library refuses what it did before, as it does while other programs
+    /// have the device's memory.
+    pub fn may_end(&self) -> bool {
+        matches!(self, RebuildError::Failed { .. } | RebuildError::State { .. } | RebuildError::Memory { .. })
+    }
+}

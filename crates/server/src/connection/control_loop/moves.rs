@@ -56,13 +56,20 @@ fn file_of(arena: &Arena) -> Result<BorrowedFd<'_>, Obstacle> {
     arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))
 }
 
-/// The reason why a session cannot be made anew here. The node hears at once of answers that differ: they may be equal in
-/// yet another process.
+/// The reason why a session cannot be rebuilt here. The node hears at once of answers that differ, which may be equal in
+/// yet another process, and of refusals by the vendor's library, which may end: other programs' memory is in the way.
 fn told_failure(session: &Session, error: &RebuildError) -> String {
     let reason = error.to_string();
-    if let (RebuildError::NotSame { .. }, Some(orders)) = (error, &session.orders) {
+    let told = match error {
+        RebuildError::NotSame { .. } => Some(MoveReport::Differs { reason: reason.clone() }),
+        error if error.may_end() => {
+            Some(MoveReport::Unmovable { attempt: 0, reason: reason.clone(), lasting: false })
+        }
+        _ => None,
+    };
+    if let (Some(told), Some(orders)) = (told, &session.orders) {
         // A node that does not listen has gone.
-        let _ = report(orders, &MoveReport::Differs { reason: reason.clone() });
+        let _ = report(orders, &told);
     }
     reason
 }
