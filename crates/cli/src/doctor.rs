@@ -1,7 +1,8 @@
 //! `aviary doctor`: what this machine lacks.
 
 use crate::apis;
-use crate::config::sandbox;
+use crate::config::vendor::{VendorConfig, VendorConfigs};
+use crate::config::{FileConfig, sandbox};
 use crate::dropin::find_library;
 use crate::fpga::own_library;
 use aviary_node::PrivateDir;
@@ -22,6 +23,9 @@ pub struct DoctorCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
+    /// Try the libraries of the vendor sets in this configuration file of a node, too.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print what sandboxed API servers can do on this machine: system calls, files, devices. With the name of an API:
     /// the API servers of this API; without: of all.
     #[arg(long, value_name = "API", num_args = 0..=1, default_missing_value = "")]
@@ -80,7 +84,10 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
         ("Rust compiler (for `aviary spec build`)", program("cargo", "see rustup")),
     ];
     findings.extend(guest_device().map(|finding| ("/dev/aviary (this is a virtual machine)", finding)));
-    let builds = api_findings(&command.api_dir);
+    let mut builds = api_findings(&command.api_dir);
+    if let Some(path) = &command.config {
+        builds.extend(vendor_findings(&FileConfig::read(path)?.vendors, &command.api_dir));
+    }
     findings.extend(builds.iter().map(|(name, finding)| (name.as_str(), copy(finding))));
     let mut missing = false;
     for (name, finding) in &findings {
@@ -228,6 +235,48 @@ fn api_findings(given: &[PathBuf]) -> Vec<(String, Finding)> {
         findings.push((format!("API {}, vendor library {}", api.name, api.soname), vendor(&api.name, &api.soname)));
     }
     findings
+}
+
+/// The libraries of vendor sets: those that they name; of APIs that they name none of, the usual one with their variables;
+/// and the drivers behind OpenCL's loader.
+fn vendor_findings(sets: &VendorConfigs, given: &[PathBuf]) -> Vec<(String, Finding)> {
+    let apis = apis::search_path(given).and_then(|search| apis::select(&search, &[])).unwrap_or_default();
+    let mut findings = Vec::new();
+    for (name, set) in sets {
+        if let Err(error) = set.set(name) {
+            findings.push((format!("vendor set {name}"), Missing(error.to_string())));
+            continue;
+        }
+        let mut tried = |what: String, library: &str| {
+            findings.push((format!("vendor set {name}, {what}"), loaded(library, set)));
+        };
+        for (api, file) in set.libraries() {
+            tried(format!("API {api}"), &file.to_string_lossy());
+        }
+        for api in apis.iter().filter(|api| !set.libraries().contains_key(&api.name)) {
+            tried(format!("API {}", api.name), &aviary_server::vendor_place(&api.name, &api.soname));
+        }
+        for (icd, library) in set.drivers() {
+            tried(format!("driver of {}", icd.display()), &library.to_string_lossy());
+        }
+    }
+    findings
+}
+
+/// A library, as API servers of this set load it.
+fn loaded(library: &str, set: &VendorConfig) -> Finding {
+    let Ok(program) = std::env::current_exe() else {
+        return Weak("not tried: this program's own file is unknown".into());
+    };
+    let mut command = Command::new(program);
+    command.args(["doctor", "--probe", library]).envs(set.environment()).stdin(Stdio::null());
+    match command.output() {
+        Ok(output) if output.status.success() => Good(format!("loads ({library})")),
+        Ok(output) => {
+            Weak(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("loading it crashes").to_owned())
+        }
+        Err(error) => Weak(error.to_string()),
+    }
 }
 
 /// Weak only: a machine may be there for guests alone.

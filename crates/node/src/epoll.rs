@@ -30,9 +30,9 @@ pub enum Token {
     ServerExit(u64),
     /// The guest process of an API server ended.
     GuestExit(u64),
-    /// The zygote says something.
-    Zygote,
-    ZygoteExit,
+    /// A zygote says something.
+    Zygote(u64),
+    ZygoteExit(u64),
     /// A listener for other machines, by its place in the list.
     Remote(u64),
     /// A gateway process ended.
@@ -66,8 +66,8 @@ impl Token {
             Token::Control(id) => (2, id),
             Token::ServerExit(id) => (3, id),
             Token::GuestExit(id) => (4, id),
-            Token::Zygote => (5, 0),
-            Token::ZygoteExit => (6, 0),
+            Token::Zygote(id) => (5, id),
+            Token::ZygoteExit(id) => (6, id),
             Token::Remote(id) => (7, id),
             Token::GatewayExit(id) => (8, id),
             Token::Overdue => (9, 0),
@@ -92,8 +92,8 @@ impl Token {
             2 => Token::Control(id),
             3 => Token::ServerExit(id),
             4 => Token::GuestExit(id),
-            5 => Token::Zygote,
-            6 => Token::ZygoteExit,
+            5 => Token::Zygote(id),
+            6 => Token::ZygoteExit(id),
             7 => Token::Remote(id),
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
@@ -157,18 +157,11 @@ mod tests {
             Token::Vm(3),
             Token::DeviceExit(4),
             Token::Stranger(5),
+            Token::Zygote(0),
+            Token::ZygoteExit(2),
         ];
-        for token in [
-            Token::Listener,
-            Token::Wake,
-            Token::Zygote,
-            Token::ZygoteExit,
-            Token::Overdue,
-            Token::Groups,
-            Token::Helpers,
-        ]
-        .into_iter()
-        .chain(with_id)
+        for token in
+            [Token::Listener, Token::Wake, Token::Overdue, Token::Groups, Token::Helpers].into_iter().chain(with_id)
         {
             assert_eq!(Token::decode(token.encode()), token);
         }

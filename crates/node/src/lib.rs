@@ -42,7 +42,9 @@ pub use relocation::request::{
     MoveBegun, MoveFigures, MoveRequest, MoveStatus, ParkedMemory, ParkedReport, SessionMoves, UnparkStatus,
 };
 pub use relocation::table::Halt;
-pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
+pub use report::{
+    AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport, VendorReport,
+};
 pub use scheduling::{
     DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage, WAIT_BOUNDS_NS, Waits,
 };
@@ -51,6 +53,7 @@ pub use servers::cgroups::{GroupLimits, GroupSettings, delegated as delegated_gr
 pub use servers::sandbox_settings::SandboxSettings;
 pub use sessions::end::{EndReport, EndRequest};
 pub use tenants::tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants, UnknownUsers};
+pub use tenants::vendor_set::VendorSet;
 pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_versions};
 pub use users::server_users::UserRange;
 pub use vms::{VmDeviceCommand, VmSettings};

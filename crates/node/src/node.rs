@@ -288,7 +288,7 @@ impl Core {
 
     /// Process id of a zygote that is ready, or 0.
     pub fn zygote(&self) -> u32 {
-        self.state().spares.zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
+        self.state().spares.ready(None).map_or(0, |zygote| zygote.process.pid())
     }
 
     pub(crate) fn with_state<T>(&self, look: impl FnOnce(&CoreState) -> T) -> T {
@@ -309,7 +309,7 @@ impl Core {
 
     fn serve(&self) -> Result<(), NodeError> {
         loop {
-            self.start_zygote();
+            self.start_zygotes();
             self.refill();
             self.listen_for_vms();
             self.start_cards();
@@ -337,7 +337,7 @@ impl Core {
     fn next_deadline(&self) -> Option<Instant> {
         let (state, now) = (self.state(), Instant::now());
         let of_servers =
-            state.spares.refill_at.into_iter().chain(state.spares.zygote_at).chain(state.registry.next_kill());
+            state.spares.refill_at.into_iter().chain(state.spares.next_zygote()).chain(state.registry.next_kill());
         of_servers
             .chain(state.relocations.next_deadline())
             .chain(state.idle.next_look())
@@ -365,8 +365,8 @@ impl Core {
             Token::Log(id) => self.hear_log(id),
             Token::ServerExit(id) => self.reap(id),
             Token::GuestExit(id) => self.guest_ended(id),
-            Token::Zygote => self.hear_zygote(),
-            Token::ZygoteExit => self.reap_zygote(),
+            Token::Zygote(id) => self.hear_zygote(id),
+            Token::ZygoteExit(id) => self.reap_zygote(id),
             Token::Remote(place) => self.accept_remote(place),
             Token::GatewayExit(id) => self.reap_gateway(id),
             Token::Overdue => self.end_overdue(),

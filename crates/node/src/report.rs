@@ -28,6 +28,9 @@ pub struct NodeReport {
     /// Process that is copied for new guests; 0: there is none, or it is not ready.
     #[serde(default)]
     pub zygote: u32,
+    /// Vendor sets of the configuration, and earlier ones that API servers still have.
+    #[serde(default)]
+    pub vendors: Vec<VendorReport>,
     /// Host memory of parked sessions.
     #[serde(default)]
     pub parked: ParkedMemory,
@@ -43,6 +46,18 @@ pub struct NodeReport {
     pub cards: Vec<CardReport>,
 }
 
+/// A vendor set.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VendorReport {
+    pub name: String,
+    /// Process that is copied for new guests; 0: there is none, because the set was not used yet, or it is not ready.
+    pub zygote: u32,
+    /// API servers that have it.
+    pub servers: usize,
+    /// The configuration has it no longer, or with other files.
+    pub replaced: bool,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SessionReport {
     pub session: u64,
@@ -55,6 +70,9 @@ pub struct SessionReport {
     /// The virtual machine that `guest` and `program` are in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
+    /// The vendor set of its API server; `None`: the node's own libraries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
     /// Why it would get something else if it attached now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outdated: Option<String>,
@@ -119,6 +137,7 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
         vm: session.in_vm().map(|guest| guest.vm.clone()),
+        vendor: state.registry.vendor_of(session).map(|set| set.name.clone()),
         outdated: state.revoked(session),
         server: state.registry.process_of(session.server),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
@@ -151,6 +170,9 @@ pub struct TenantReport {
     /// Devices it may use, by their names, which may end with `*`; `None`: all.
     #[serde(default)]
     pub only_devices: Option<Vec<String>>,
+    /// The vendor set of its new API servers; `None`: the node's own libraries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vendor: Option<String>,
     pub accounts: Vec<AccountReport>,
     /// Limits on each device of a name, those that go before others first.
     #[serde(default)]
@@ -222,6 +244,7 @@ pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
         apis: tenant.apis,
         functions: tenant.functions,
         only_devices: tenant.only_devices,
+        vendor: tenant.vendor,
         accounts,
     }
 }

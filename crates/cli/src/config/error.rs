@@ -24,6 +24,10 @@ pub enum ConfigError {
     TwoVms { path: PathBuf, one: String, other: String },
     /// {path}: card {error}
     Card { path: PathBuf, error: CardError },
+    /// {path}: vendor set `{vendor}`: {error}
+    Vendor { path: PathBuf, vendor: String, error: VendorError },
+    /// {path}: tenant `{tenant}`: there is no vendor set `{vendor}` ([vendors.{vendor}]); there is {there}
+    NoVendor { path: PathBuf, tenant: String, vendor: String, there: String },
     /// {path}: tenant `{tenant}`: weight = 0: expected at least 1
     NoWeight { path: PathBuf, tenant: String },
     /// {path}: tenant `{tenant}` has more than 64 limits on devices, its own and the node's together
@@ -40,6 +44,33 @@ pub enum ConfigError {
     NoPolicy { device: String, choice: PolicyChoice },
     /// device `{device}`: a `policy` needs `scheduler = "ebpf"`
     NeedlessPolicy { device: String },
+}
+
+/// A mistake in a vendor set; the message follows its name.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum VendorError {
+    /// it changes nothing: give `libraries` or `environment`, or take it away
+    Empty,
+    /// `libraries`: `{api}` is not the name of an API, such as `opencl`
+    NoApi { api: String },
+    /// `libraries.{api}`: `{file}`: expected an absolute path of the vendor's library
+    RelativeLibrary { api: String, file: PathBuf },
+    /// `libraries.{api}`: {file}: {error}
+    MissingLibrary { api: String, file: PathBuf, error: io::Error },
+    /// `libraries.{api}`: {file} is no file: expected the vendor's library
+    NoFile { api: String, file: PathBuf },
+    /// `libraries.{api}`: {file}: expected a name in UTF-8
+    NotText { api: String, file: PathBuf },
+    /// `environment`: `{name}`: {reason}
+    Variable { name: String, reason: &'static str },
+    /// `environment`: {name}: `{path}`: expected an absolute path
+    RelativePlace { name: String, path: PathBuf },
+    /// `environment`: {name}: {path}: {error}
+    MissingPlace { name: String, path: PathBuf, error: io::Error },
+    /// `read`: `{path}`: expected an absolute path
+    RelativeFolder { path: PathBuf },
+    /// {path}: {error}
+    MissingFolder { path: PathBuf, error: io::Error },
 }
 
 /// A mistake in a card's settings; the message follows the word "card".

@@ -38,6 +38,11 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   idle_park = "1h"              # instead of the node's value; "0s": never
   home = "4G"                   # instead of the node's value
   cap = "30%"                   # the largest share of a scheduled device's time, even if the device is idle
+  vendor = "cuda12"             # the vendor set that its new sessions use [the node's own libraries]
+  [vendors.cuda12]              # a version of vendors' software that tenants can have (docs/tenants.md)
+  libraries = { cuda = "/opt/cuda12/libcuda.so.1" }    # by API, the file of the vendor's library [as the node finds it]
+  environment = { CUDA_CACHE_MAXSIZE = "0" }   # variables of its API servers, instead of the node's own
+  read = ["/opt/cuda12/data"]   # files that its API servers can read, besides those of [sandbox]; those of other sets cannot
   [devices."NVIDIA H100*"]
   limits = { device_memory = "1G" }   # of each tenant that has no limit of its own on this device
   [devices."*"]                 # schedule these devices; without this section calls of different tenants are not ordered
@@ -75,7 +80,7 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   mode = "666"                  # who may connect [the node's mode]
 
 SIGHUP and `aviary reload` read the file again. These take effect at once: sessions_per_user, attach_rate, only_devices, home, unknown_users,
-most_tenants, [limits], [tenants], [vms], [fpga], [devices] (unless --scheduler or --slice is given) and policy files."##;
+most_tenants, [limits], [tenants], [vendors] (for new sessions), [vms], [fpga], [devices] (unless --scheduler or --slice is given) and policy files."##;
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +114,7 @@ mod tests {
             ("", all.clone()),
             ("[tenants.a]", first(&all["tenants"]).as_table().unwrap().clone()),
             ("[devices.a]", device),
+            ("[vendors.a]", first(&all["vendors"]).as_table().unwrap().clone()),
             ("[vms.a]", first(&all["vms"]).as_table().unwrap().clone()),
             ("[fpga.a]", first(&all["fpga"]).as_table().unwrap().clone()),
             ("[sandbox]", all["sandbox"].as_table().unwrap().clone()),

@@ -7,6 +7,7 @@ pub mod error;
 mod help;
 pub(crate) mod sandbox;
 pub mod values;
+pub(crate) mod vendor;
 
 pub use error::ConfigError;
 pub use help::CONFIG_HELP;
@@ -15,6 +16,7 @@ use crate::apis::{self, Api};
 use crate::config::amount::{Amount, limits};
 use crate::config::card::{CardConfig, check_cards};
 use crate::config::cgroup::CgroupConfig;
+use crate::config::vendor::VendorConfigs;
 use aviary_control::{FPGA_API, FPGA_MEMORY};
 use aviary_node::{
     CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, HOST_SWAP,
@@ -89,6 +91,9 @@ pub struct FileConfig {
     /// Virtual machines that may attach.
     #[serde(default)]
     vms: BTreeMap<String, VmConfig>,
+    /// Versions of vendors' software that tenants may have.
+    #[serde(default)]
+    pub(crate) vendors: VendorConfigs,
     /// FPGA cards that programs may use.
     #[serde(default)]
     fpga: BTreeMap<String, CardConfig>,
@@ -158,6 +163,7 @@ struct TenantConfig {
     cap: Option<Cap>,
     idle_park: Option<Span>,
     home: Option<Amount>,
+    vendor: Option<String>,
     /// By the names of devices; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, TenantsDevice>,
@@ -285,6 +291,9 @@ impl FileConfig {
         check_only_devices(path, "the node", config.only_devices.as_deref())?;
         config.check_tenants(path)?;
         config.check_vms(path)?;
+        config.vendors.keys().try_for_each(|name| check_name(path, name))?;
+        let named = config.tenants.iter().map(|(name, tenant)| (name, tenant.vendor.as_ref()));
+        vendor::check_known(&config.vendors, path, named)?;
         config.check_cards(path)?;
         Ok(config)
     }
@@ -455,6 +464,7 @@ impl FileConfig {
             cap: tenant.cap.as_ref().map(|cap| cap.0).filter(|cap| *cap < 1000),
             idle_park: tenant.idle_park.map(|span| span.0),
             home: tenant.home.map(|bytes| bytes.0),
+            vendor: tenant.vendor.clone(),
         };
         self.tenants.iter().map(tenant).collect()
     }

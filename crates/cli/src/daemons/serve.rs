@@ -5,6 +5,7 @@ use crate::config::amount::{LimitPlace, add_limits, parse_limit};
 use crate::config::card::{card_at, parse_card};
 use crate::config::sandbox::{self, Choice, Users};
 use crate::config::values::parse_mode;
+use crate::config::vendor;
 use crate::config::{CONFIG_HELP, FileConfig, Fixed, check_names, parse_device, parse_span, parse_vm};
 use crate::daemons::descriptors::raise_descriptor_limit;
 use crate::daemons::notify::{self, Word};
@@ -184,9 +185,14 @@ impl Source {
         let (idle_park, home) = (file.idle_park(), file.home());
         let unknown_users = file.unknown_users.unwrap_or(UnknownUsers::Share);
         let list = file.tenants();
-        let mut tenants = Tenants { list, unknown_users, limits, device_limits, only_devices, idle_park, home };
+        let vendors = vendor::sets(&file.vendors, self.file.as_deref().unwrap_or(Path::new("")))?;
+        let mut tenants =
+            Tenants { list, unknown_users, limits, device_limits, only_devices, idle_park, home, vendors };
         add_limits(&mut tenants, &self.limits);
-        let notes = check_names(&tenants, &self.apis(file)?)?;
+        let apis = self.apis(file)?;
+        let mut notes = check_names(&tenants, &apis)?;
+        let names: Vec<&str> = apis.iter().map(|api| api.name.as_str()).collect();
+        notes.extend(vendor::notes(&file.vendors, &tenants.list, &names));
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
         let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
         let (vms, cards) = (self.vms(file), self.cards(file));
@@ -379,7 +385,8 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
     let tls = command.remote.tls_folder().map(std::path::absolute).transpose().context("the folder of --tls-dir")?;
     let hidden = sandbox::hidden(&config.socket, path.as_deref(), tls.as_deref());
     if sandbox::is_wanted(command.sandbox, &file.sandbox) {
-        sandbox::check_shown(&hidden, file.sandbox.read.iter().chain(&config.modules).cloned())?;
+        let shown = file.sandbox.read.iter().chain(vendor::read_by(&file.vendors)).chain(&config.modules);
+        sandbox::check_shown(&hidden, shown.cloned())?;
     }
     config.sandbox = sandbox_settings(command.sandbox, &file, config.server_users.as_ref(), &apis, hidden)?;
     config.groups = file.cgroup.settings()?;

@@ -52,6 +52,10 @@ fn print(reports: &[NodeReport]) {
             let ports = if card.ports.is_empty() { &card.state } else { &card.ports.join(", ") };
             say(format_args!("  card {} (image {}, simulated) at {}: {ports}", card.card, card.image, card.socket));
         }
+        for set in report.vendors.iter().filter(|set| set.servers > 0) {
+            let before = if set.replaced { ", as it was before the configuration was read again" } else { "" };
+            say(format_args!("  vendor set {}{before}: {} API servers", set.name, set.servers));
+        }
         for server in &report.servers {
             let tenant = server.tenant.escape_debug();
             println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);
@@ -82,9 +86,10 @@ fn print(reports: &[NodeReport]) {
 
 fn row(session: &SessionReport) -> [String; 10] {
     let api = if session.api.is_empty() { "(attaching)" } else { &session.api };
+    let api = session.vendor.as_ref().map_or_else(|| api.to_owned(), |vendor| format!("{api} ({vendor})"));
     [
         session.session.to_string(),
-        api.to_owned(),
+        api,
         session.vm.as_ref().map_or_else(|| session.program.clone(), |vm| format!("{} (VM {vm})", session.program)),
         session.guest.to_string(),
         session.uid.to_string(),

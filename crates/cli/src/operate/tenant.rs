@@ -158,6 +158,7 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
         "devices       {}",
         tenant.only_devices.as_ref().map_or_else(|| "all".into(), |names| list(names))
     ));
+    say(format_args!("vendor set    {}", tenant.vendor.as_deref().unwrap_or("none (the node's own libraries)")));
     match &tenant.functions.allow {
         Some(allowed) => say(format_args!("functions     only {}", list(allowed))),
         None => say(format_args!("functions     all but {}", list(&tenant.functions.deny))),

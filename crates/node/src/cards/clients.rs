@@ -263,6 +263,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
         vm: None,
+        vendor: None,
         outdated: None,
         server: 0,
         seconds: SystemTime::now().duration_since(session.since).map_or(0, |time| time.as_secs()),

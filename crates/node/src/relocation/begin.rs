@@ -167,6 +167,9 @@ fn movable(state: &CoreState, source: u64, sessions: &BTreeSet<u64>) -> Result<(
     if let Some(refusal) = unfit_source(state, source) {
         return Err(refusal);
     }
+    if let Some(refusal) = state.other_vendor(source) {
+        return Err(refusal);
+    }
     for session in sessions.iter().filter_map(|id| state.registry.sessions.get(id)) {
         if session.in_vm().is_some() {
             return Err(Refusal::lasting("its program is in a virtual machine"));

@@ -116,19 +116,17 @@ impl Core {
         Ok((self.assignment(id, session, slot, user), session.api.clone(), session.spec_hash))
     }
 
-    /// A spare API server with a place in the tenant's page, for the guest of `source`.
+    /// A spare API server with a place in the tenant's page and the libraries of `source`, for the guest of that.
     pub(super) fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
         let none = |error: &dyn std::fmt::Display| Refusal::not_now(format!("no new API server is available: {error}"));
         let known = state.registry.servers.get(&source).and_then(|known| known.guest.zip(known.seat.as_ref()));
         let (guest, tenant) =
             known.map(|(guest, seat)| (guest, seat.tenant.clone())).ok_or_else(|| none(&"no guest"))?;
-        if state.registry.spares() == 0 {
-            self.spawn_spare(state).map_err(|error| none(&error))?;
-        }
-        self.refill_soon(state);
+        let vendor = state.registry.servers.get(&source).and_then(|known| known.vendor.clone());
+        self.have_spare(state, vendor.as_ref()).map_err(|error| none(&error))?;
         let tenant = state.tenants().called(&tenant);
         let seat = state.tenancy.accounts.assign_slot(&tenant).map_err(|error| none(&error))?;
-        match state.registry.reserve_spare(guest) {
+        match state.registry.reserve_spare(guest, vendor.as_ref()) {
             Some((id, server)) => {
                 server.seat_at(seat, &self.aside);
                 state.registry.change(id, ServerEvent::SessionGiven, Instant::now());

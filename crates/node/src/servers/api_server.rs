@@ -3,6 +3,7 @@
 use crate::epoll::is_readable;
 use crate::error::NodeError;
 use crate::servers::sandbox_settings::SandboxSettings;
+use crate::tenants::vendor_set::VendorSet;
 use aviary_control::{Aside, Foreign};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
@@ -74,6 +75,20 @@ impl ApiServerCommand {
         let mut command = self.clone();
         // Behind the name of the subcommand.
         command.arguments.splice(1..1, arguments);
+        command
+    }
+
+    /// The same command for API servers with the libraries of a vendor set, whose folders they read where they are in
+    /// sandboxes.
+    pub fn with_vendor(&self, set: &VendorSet, in_sandbox: bool) -> Self {
+        let mut command = self.clone();
+        let variables = set.environment.iter().map(|(name, value)| (name.into(), value.into()));
+        command.environment.extend(variables);
+        if in_sandbox {
+            let read = set.read.iter().flat_map(|path| ["--sandbox-read".into(), path.into()]);
+            // Behind the name of the subcommand.
+            command.arguments.splice(1..1, read);
+        }
         command
     }
 

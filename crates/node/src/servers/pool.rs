@@ -7,16 +7,20 @@ use crate::error::NodeError;
 use crate::node::{Core, CoreState, Goal};
 use crate::servers::api_server::{ApiServer, ApiServerCommand, ServerEnd};
 use crate::servers::server_log;
+use crate::servers::spares::{NODES_OWN, ZygotePlace};
 use crate::servers::zygote::Zygote;
 use crate::sessions::life::ServerEvent;
 use crate::sessions::permissions::Permissions;
 use crate::sessions::registry::{ServerRecord, Session};
+use crate::tenants::vendor_set::VendorSet;
 use aviary_control::{Aside, FromServer, Heard, hear};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -31,10 +35,13 @@ impl Core {
     /// Hands a session to its guest's API server, or to a new one.
     pub(crate) fn place(&self, state: &mut CoreState, id: u64, mut session: Session) {
         let guest = session.guest;
-        session.permissions = Permissions::of(&state.tenants().called(&session.tenant));
+        let tenants = state.tenants();
+        let tenant = tenants.called(&session.tenant);
+        session.permissions = Permissions::of(&tenant);
+        let vendor = tenants.vendor_of(&tenant);
         // A known API server may be about to end; then a fresh one takes the session.
         for _ in 0..2 {
-            let server = match self.server_for(state, guest) {
+            let server = match self.server_for(state, guest, vendor) {
                 Ok(server) => server,
                 Err(error) => {
                     self.log.error(format_args!("session {id} ({}) refused: {error}", session.owner()));
@@ -68,15 +75,18 @@ impl Core {
             .for_each(|socket| refuse(socket, "the node has no API server that accepts the session"));
     }
 
-    fn server_for(&self, state: &mut CoreState, guest: Guest) -> Result<u64, NodeError> {
+    /// `vendor`: the libraries of a new one.
+    fn server_for(
+        &self,
+        state: &mut CoreState,
+        guest: Guest,
+        vendor: Option<&Arc<VendorSet>>,
+    ) -> Result<u64, NodeError> {
         if let Some(id) = state.registry.server_of(&guest) {
             return Ok(id);
         }
-        if state.registry.spares() == 0 {
-            self.spawn_spare(state)?;
-        }
-        self.refill_soon(state);
-        let Some(id) = state.registry.take_spare(guest) else {
+        self.have_spare(state, vendor)?;
+        let Some(id) = state.registry.take_spare(guest, vendor) else {
             return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
         };
         let CoreState { registry, gateways, .. } = state;
@@ -98,8 +108,20 @@ impl Core {
         Ok(id)
     }
 
+    /// There is a spare with these libraries, which the caller takes.
+    pub(crate) fn have_spare(&self, state: &mut CoreState, vendor: Option<&Arc<VendorSet>>) -> Result<(), NodeError> {
+        if state.registry.spares(vendor) == 0 {
+            self.spawn_spare(state, vendor)?;
+        }
+        // Of vendor sets none are kept.
+        if vendor.is_none() {
+            self.refill_soon(state);
+        }
+        Ok(())
+    }
+
     /// A spare was taken.
-    pub(crate) fn refill_soon(&self, state: &mut CoreState) {
+    fn refill_soon(&self, state: &mut CoreState) {
         if !self.aims_at(Goal::Drain) && self.config.spares > 0 {
             state.spares.refill_at.get_or_insert(Instant::now() + REFILL_DELAY);
         }
@@ -111,8 +133,8 @@ impl Core {
             return;
         }
         state.spares.refill_at = None;
-        while state.registry.spares() < self.config.spares && !self.aims_at(Goal::Drain) {
-            if let Err(error) = self.spawn_spare(&mut state) {
+        while state.registry.spares(None) < self.config.spares && !self.aims_at(Goal::Drain) {
+            if let Err(error) = self.spawn_spare(&mut state, None) {
                 self.log.error(error);
                 state.spares.refill_at = Some(Instant::now() + REFILL_BACKOFF);
                 return;
@@ -120,13 +142,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn spawn_spare(&self, state: &mut CoreState) -> Result<(), NodeError> {
+    fn spawn_spare(&self, state: &mut CoreState, vendor: Option<&Arc<VendorSet>>) -> Result<(), NodeError> {
         let made = if self.config.private { server_log::direct() } else { server_log::pipe() };
         let (log, theirs) = made.map_err(NodeError::Watch)?;
-        let process = self.new_api_server(state, theirs)?;
+        let process = self.new_api_server(state, vendor, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
         let processes = process.processes();
-        let id = state.registry.add_spare(process, log);
+        let id = state.registry.add_spare(process, log, vendor.cloned());
         if let Some(groups) = &self.groups {
             groups.start(id, processes);
         }
@@ -146,10 +168,15 @@ impl Core {
         watched
     }
 
-    /// A copy of the zygote, or a process of its own. Its lines for the log go to `log`.
-    fn new_api_server(&self, state: &mut CoreState, log: OwnedFd) -> Result<ApiServer, NodeError> {
-        if let Some(zygote) = state.spares.zygote.as_ref().filter(|zygote| zygote.ready) {
-            match zygote.copy(&log) {
+    /// A copy of the zygote with these libraries, or a process of its own. Its lines for the log go to `log`.
+    fn new_api_server(
+        &self,
+        state: &mut CoreState,
+        vendor: Option<&Arc<VendorSet>>,
+        log: OwnedFd,
+    ) -> Result<ApiServer, NodeError> {
+        match state.spares.place_of(vendor) {
+            Some((_, ZygotePlace { zygote: Some(zygote), .. })) if zygote.ready => match zygote.copy(&log) {
                 Ok(process) => return Ok(process),
                 // Not the zygote's fault, and a process of its own would need more.
                 Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
@@ -157,79 +184,126 @@ impl Core {
                     self.log.warn(error);
                     // Its end makes room for another one.
                     zygote.process.signal(Signal::KILL);
-                    if let Some(zygote) = &mut state.spares.zygote {
-                        zygote.ready = false;
-                    }
+                    zygote.ready = false;
+                }
+            },
+            Some(_) => {}
+            None => {
+                if let (Some(vendor), Some(_)) = (vendor, &self.config.zygote) {
+                    state.spares.add_place(vendor.clone(), Instant::now());
+                    self.wake();
                 }
             }
         }
         match &self.sandboxed {
-            Some(command) => sandboxed_alone(command, &log, &self.aside),
-            None => ApiServer::spawn(&self.config.api_server, Some(log), &self.aside),
+            Some(command) => sandboxed_alone(&self.command_for(command, vendor), &log, &self.aside),
+            None => {
+                let command = self.command_for(&self.config.api_server, vendor);
+                ApiServer::spawn(&command, Some(log), &self.aside)
+            }
         }
     }
 
-    pub(crate) fn start_zygote(&self) {
+    /// A command for API servers or their zygote, with these libraries.
+    fn command_for<'a>(
+        &self,
+        command: &'a ApiServerCommand,
+        vendor: Option<&Arc<VendorSet>>,
+    ) -> Cow<'a, ApiServerCommand> {
+        match vendor {
+            Some(set) => Cow::Owned(command.with_vendor(set, self.sandboxed.is_some())),
+            None => Cow::Borrowed(command),
+        }
+    }
+
+    /// Those that are due.
+    pub(crate) fn start_zygotes(&self) {
         let mut state = self.state();
-        if state.spares.zygote_at.is_none_or(|at| at > Instant::now()) || self.aims_at(Goal::Drain) {
+        let now = Instant::now();
+        if self.aims_at(Goal::Drain) {
             return;
         }
-        state.spares.zygote_at = None;
-        let Some(command) = &self.config.zygote else { return };
-        let started =
-            Zygote::start(command, &self.config.modules, &self.config.vendors, &self.aside).and_then(|zygote| {
-                self.epoll.add(zygote.process.control.as_fd(), Token::Zygote)?;
-                self.epoll.add(zygote.process.exit.as_fd(), Token::ZygoteExit)?;
-                Ok(zygote)
-            });
-        match started {
-            Ok(zygote) => state.spares.zygote = Some(zygote),
-            Err(error) => {
-                self.log.error(error);
-                state.spares.zygote_at = Some(Instant::now() + REFILL_BACKOFF);
+        for (id, place) in &mut state.spares.zygotes {
+            if place.due.is_none_or(|at| at > now) {
+                continue;
+            }
+            place.due = None;
+            let Some(command) = &self.config.zygote else { continue };
+            let command = self.command_for(command, place.vendor.as_ref());
+            let started =
+                Zygote::start(&command, &self.config.modules, &self.config.vendors, &self.aside).and_then(|zygote| {
+                    self.epoll.add(zygote.process.control.as_fd(), Token::Zygote(*id))?;
+                    self.epoll.add(zygote.process.exit.as_fd(), Token::ZygoteExit(*id))?;
+                    Ok(zygote)
+                });
+            match started {
+                Ok(zygote) => place.zygote = Some(zygote),
+                Err(error) => {
+                    self.log.error(error);
+                    place.due = Some(now + REFILL_BACKOFF);
+                }
             }
         }
     }
 
-    pub(crate) fn hear_zygote(&self) {
+    pub(crate) fn hear_zygote(&self, id: u64) {
         let mut state = self.state();
-        let Some(zygote) = &mut state.spares.zygote else { return };
-        match hear(zygote.process.control.as_fd()) {
+        let Some(place) = state.spares.zygotes.get_mut(&id) else { return };
+        let of = place.vendor.as_ref().map_or_else(String::new, |set| format!(" of vendor set {}", set.name));
+        let Some(zygote) = &mut place.zygote else { return };
+        let unfit = match hear(zygote.process.control.as_fd()) {
             Heard::Message(FromServer::Ready) => {
                 zygote.ready = true;
-                self.log.debug(format_args!("zygote {} is ready", zygote.process.pid()));
+                return self.log.debug(format_args!("zygote {}{of} is ready", zygote.process.pid()));
             }
-            Heard::Message(FromServer::Unfit { reason }) => {
-                self.log.warn(format_args!("no zygote, so API servers start more slowly: {}", reason.escape_debug()));
-                self.end_zygote(&mut state);
-            }
-            Heard::Garbage(garbage) => {
-                self.log.warn(format_args!(
-                    "no zygote, so API servers start more slowly: it sent {}",
-                    garbage.to_string().escape_debug()
-                ));
-                self.end_zygote(&mut state);
-            }
-            Heard::Closed => self.epoll.remove(zygote.process.control.as_fd()),
-            Heard::Message(_) | Heard::Nothing => {}
-        }
+            Heard::Message(FromServer::Unfit { reason }) => reason,
+            Heard::Garbage(garbage) => format!("it sent {garbage}"),
+            Heard::Closed => return self.epoll.remove(zygote.process.control.as_fd()),
+            Heard::Message(_) | Heard::Nothing => return,
+        };
+        self.log.warn(format_args!("no zygote{of}, so API servers start more slowly: {}", unfit.escape_debug()));
+        self.end_zygote(&mut state, id);
     }
 
     /// Copies do not depend on it.
-    pub(crate) fn reap_zygote(&self) {
+    pub(crate) fn reap_zygote(&self, id: u64) {
         let mut state = self.state();
-        if let Some(ending) = self.end_zygote(&mut state) {
+        if let Some(ending) = self.end_zygote(&mut state, id) {
             self.log.warn(format_args!("the zygote ended: {ending}"));
-            state.spares.zygote_at = Some(Instant::now() + ZYGOTE_BACKOFF);
+            if let Some(place) = state.spares.zygotes.get_mut(&id) {
+                place.due = Some(Instant::now() + ZYGOTE_BACKOFF);
+            }
         }
     }
 
-    pub(crate) fn end_zygote(&self, state: &mut CoreState) -> Option<ServerEnd> {
-        let Zygote { process, .. } = state.spares.zygote.take()?;
+    fn end_zygote(&self, state: &mut CoreState, id: u64) -> Option<ServerEnd> {
+        let Zygote { process, .. } = state.spares.zygotes.get_mut(&id)?.zygote.take()?;
         self.epoll.remove(process.control.as_fd());
         self.epoll.remove(process.exit.as_fd());
         process.signal(Signal::KILL);
         Some(process.wait())
+    }
+
+    /// Of all sets; those that are used again get new ones.
+    pub(crate) fn end_zygotes(&self, state: &mut CoreState) {
+        let all: Vec<u64> = state.spares.zygotes.keys().copied().collect();
+        for id in all {
+            self.end_zygote(state, id);
+        }
+        state.spares.zygotes.retain(|id, _| *id == NODES_OWN);
+    }
+
+    /// Ends those of vendor sets that are not in the configuration any more, or have other files now. API servers do not
+    /// depend on them.
+    pub(crate) fn end_stale_zygotes(&self, state: &mut CoreState) {
+        let tenants = state.tenants();
+        let is_stale = |place: &ZygotePlace| place.vendor.as_ref().is_some_and(|set| !tenants.has_vendor(set));
+        let stale: Vec<u64> =
+            state.spares.zygotes.iter().filter(|(_, place)| is_stale(place)).map(|(id, _)| *id).collect();
+        for id in stale {
+            self.end_zygote(state, id);
+            state.spares.zygotes.remove(&id);
+        }
     }
 }
 

@@ -321,7 +321,7 @@ impl Core {
         }
         state.registry.sessions.clear();
         state.relocations.clear();
-        self.end_zygote(&mut state);
+        self.end_zygotes(&mut state);
         self.end_vms(&mut state);
         self.end_cards(&mut state);
         let gateways = state.gateways.drain();

@@ -8,3 +8,4 @@ pub(crate) mod permissions;
 pub(crate) mod registry;
 pub(crate) mod revoked;
 pub(crate) mod stats;
+pub(crate) mod vendors;

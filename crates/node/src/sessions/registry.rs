@@ -11,6 +11,7 @@ use crate::servers::server_log::ServerLog;
 use crate::sessions::life::{ServerEvent, ServerState, SessionState};
 use crate::sessions::permissions::Permissions;
 use crate::tenants::accounts::AssignedSlot;
+use crate::tenants::vendor_set::VendorSet;
 use crate::vms::VmGuest;
 use aviary_control::{Aside, PartyName, stats::StatsPage};
 use aviary_gate::GrantPage;
@@ -19,6 +20,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     os::fd::OwnedFd,
+    sync::Arc,
     time::{Instant, SystemTime},
 };
 
@@ -128,6 +130,8 @@ pub struct ServerRecord {
     pub lines: LineLimit,
     /// An operator has ended it.
     pub by_operator: bool,
+    /// The libraries that it has loaded or will; `None`: the node's own.
+    pub vendor: Option<Arc<VendorSet>>,
 }
 
 impl ServerRecord {
@@ -155,11 +159,19 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn add_spare(&mut self, process: ApiServer, log: ServerLog) -> u64 {
+    pub fn add_spare(&mut self, process: ApiServer, log: ServerLog, vendor: Option<Arc<VendorSet>>) -> u64 {
         self.last_server += 1;
-        let (state, lines) = (ServerState::Spare, LineLimit::default());
-        let server =
-            ServerRecord { process, log, guest: None, seat: None, guest_exit: None, state, lines, by_operator: false };
+        let server = ServerRecord {
+            process,
+            log,
+            guest: None,
+            seat: None,
+            guest_exit: None,
+            state: ServerState::Spare,
+            lines: LineLimit::default(),
+            by_operator: false,
+            vendor,
+        };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -170,8 +182,24 @@ impl Registry {
         self.servers.get(&server).map_or(0, |known| known.process.pid())
     }
 
-    pub fn spares(&self) -> usize {
-        self.spares.len()
+    /// Spares with these libraries.
+    pub fn spares(&self, vendor: Option<&Arc<VendorSet>>) -> usize {
+        self.spares.iter().filter(|id| self.loads(**id, vendor)).count()
+    }
+
+    fn loads(&self, server: u64, vendor: Option<&Arc<VendorSet>>) -> bool {
+        self.servers.get(&server).is_some_and(|known| known.vendor.as_ref() == vendor)
+    }
+
+    /// The last one that was started.
+    fn pop_spare(&mut self, vendor: Option<&Arc<VendorSet>>) -> Option<u64> {
+        let at = self.spares.iter().rposition(|id| self.loads(*id, vendor))?;
+        Some(self.spares.remove(at))
+    }
+
+    /// The vendor set of a session's API server.
+    pub fn vendor_of(&self, session: &Session) -> Option<&Arc<VendorSet>> {
+        self.servers.get(&session.server)?.vendor.as_ref()
     }
 
     /// Guests served now. Nobody waits for a process that cannot end.
@@ -184,9 +212,9 @@ impl Registry {
         self.by_guest.get(guest).copied()
     }
 
-    /// Gives a spare API server to a guest.
-    pub fn take_spare(&mut self, guest: Guest) -> Option<u64> {
-        let id = self.spares.pop()?;
+    /// Gives a spare API server with these libraries to a guest.
+    pub fn take_spare(&mut self, guest: Guest, vendor: Option<&Arc<VendorSet>>) -> Option<u64> {
+        let id = self.pop_spare(vendor)?;
         let server = self.servers.get_mut(&id)?;
         server.guest = Some(guest);
         server.guest_exit = guest.watch();
@@ -197,8 +225,8 @@ impl Registry {
     }
 
     /// Takes a spare API server for the sessions of a guest that has one; connections of the guest still go to that.
-    pub fn reserve_spare(&mut self, guest: Guest) -> Option<(u64, &mut ServerRecord)> {
-        let id = self.spares.pop()?;
+    pub fn reserve_spare(&mut self, guest: Guest, vendor: Option<&Arc<VendorSet>>) -> Option<(u64, &mut ServerRecord)> {
+        let id = self.pop_spare(vendor)?;
         let server = self.servers.get_mut(&id)?;
         server.guest = Some(guest);
         Some((id, server))

@@ -268,6 +268,8 @@ impl Core {
                 notes.push(format!("tenant {name} has more sessions than it may have now: {sessions}, not {most}"));
             }
         }
+        self.end_stale_zygotes(&mut state);
+        notes.extend(state.vendor_notes());
         notes.extend(state.revocation_notes());
         drop(state);
         // Idle sessions may be parked from now on.

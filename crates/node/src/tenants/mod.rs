@@ -9,3 +9,4 @@ pub(crate) mod rewrites;
 pub(crate) mod shares;
 pub(crate) mod tenancy;
 pub(crate) mod tenant;
+pub(crate) mod vendor_set;

@@ -1,10 +1,11 @@
 //! The tenant of a user on this node, and the limits of that tenant's sessions.
 
+use crate::tenants::vendor_set::VendorSet;
 use aviary_control::FunctionRule;
 use aviary_gate::{DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, precedence};
 use aviary_schedule::Share;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Bytes that a connection from another machine may fill, whatever its tenant's limits are.
 const LEAST_REMOTE_MEMORY: u64 = 1 << 30;
@@ -52,6 +53,8 @@ pub struct Tenant {
     pub idle_park: Option<Duration>,
     /// Bytes that its home and its shared memory may hold together, where they can be limited; `None`: as the node says.
     pub home: Option<u64>,
+    /// The vendor set that its API servers load; `None`: the node's own libraries.
+    pub vendor: Option<String>,
 }
 
 impl Tenant {
@@ -72,6 +75,7 @@ impl Tenant {
             cap: None,
             idle_park: None,
             home: None,
+            vendor: None,
         }
     }
 
@@ -175,6 +179,8 @@ pub struct Tenants {
     pub idle_park: Option<Duration>,
     /// Of each tenant that says nothing of its own; `None`: a gigabyte.
     pub home: Option<u64>,
+    /// All vendor sets, by their names; those that tenants name are there.
+    pub vendors: BTreeMap<String, Arc<VendorSet>>,
 }
 
 impl Tenants {
@@ -212,6 +218,16 @@ impl Tenants {
     /// True for a tenant with an entry in the configuration.
     pub fn lists(&self, name: &str) -> bool {
         self.list.iter().any(|tenant| tenant.name == name)
+    }
+
+    /// The set that new API servers of this tenant load; `None`: the node's own libraries.
+    pub fn vendor_of(&self, tenant: &Tenant) -> Option<&Arc<VendorSet>> {
+        self.vendors.get(tenant.vendor.as_ref()?)
+    }
+
+    /// True if a set is still one of these, with the same files.
+    pub fn has_vendor(&self, set: &VendorSet) -> bool {
+        self.vendors.get(&set.name).is_some_and(|present| **present == *set)
     }
 
     /// The tenant that showed this name from another machine.

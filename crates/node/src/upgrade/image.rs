@@ -5,6 +5,7 @@
 
 use crate::attach::guest::Guest;
 use crate::relocation::request::SessionMoves;
+use crate::tenants::vendor_set::VendorSet;
 use aviary_control::{FunctionRule, ServerUser};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -15,7 +16,7 @@ use std::{
 };
 
 /// Of the structures below and of what their fields mean.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// All of a node that cannot be had from its configuration.
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,6 +107,8 @@ pub struct ServerImage {
     pub slot: u32,
     pub guest_exit: Option<RawFd>,
     pub state: StateImage,
+    /// `None`: it has the node's own libraries.
+    pub vendor: Option<VendorSet>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -180,12 +183,13 @@ mod tests {
             "instantaneous":false,"limit":null,"used":1,"peak":2,"refused":0,"held":1}]}},
             "servers":[{"number":4,"process":{"pid":77,"control":9,"exit":10,"init":[76,11,12]},"log":13,"begun":[65],
             "spoke_for":[2],"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"tenant":"a","slot":3,"guest_exit":14,
-            "state":"Serving"}],
+            "state":"Serving","vendor":{"name":"a","environment":{"A":"1"},"read":["/a"],"identities":{"/a":{"device":1,
+            "inode":2,"written":[3,4],"length":5}}}}],
             "sessions":[],"parks":[{"server":4,"held":[["memory",null,5],["memory","card",5]],
             "sessions":[{"number":2,"bytes":100,"file":20,"rest":21}]}],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
             "last_move":0}"#;
         let image: Image = serde_json::from_str(text).unwrap();
-        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (3, StateImage::Serving, 3));
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (4, StateImage::Serving, 3));
         assert_eq!((image.parks[0].sessions[0].file, image.parks[0].sessions[0].rest), (20, 21));
     }
 }

@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Answers the reason if that does not work. Spares and the zygote are of the old program and go first.
+    /// Answers the reason if that does not work. Spares and zygotes are of the old program and go first.
     fn replace(
         &self,
         state: &mut CoreState,
@@ -149,7 +149,7 @@ impl Core {
         program: &Path,
         command: &UpgradeCommand,
     ) -> NodeError {
-        self.end_zygote(state);
+        self.end_zygotes(state);
         let spares: Vec<u64> =
             state.registry.servers.iter().filter(|(_, s)| s.guest.is_none()).map(|(id, _)| *id).collect();
         for id in spares {
@@ -173,7 +173,10 @@ impl Core {
             ));
         }
         let now = Instant::now();
-        (state.spares.refill_at, state.spares.zygote_at) = (Some(now), self.config.zygote.as_ref().map(|_| now));
+        state.spares.refill_at = Some(now);
+        if let Some((_, own)) = state.spares.place_of(None) {
+            own.due = self.config.zygote.as_ref().map(|_| now);
+        }
         // The loop waits with the deadlines of before.
         self.wake();
         failed(format!("{}: {error}", program.display()))

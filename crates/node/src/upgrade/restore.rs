@@ -24,6 +24,7 @@ use std::{
     collections::BTreeMap,
     io,
     os::fd::{AsFd, OwnedFd, RawFd},
+    sync::Arc,
     time::Instant,
 };
 
@@ -136,6 +137,7 @@ fn server(image: &ServerImage, inherited: &mut Inherited, now: Instant, aside: &
         state,
         lines: LineLimit::default(),
         by_operator: false,
+        vendor: image.vendor.clone().map(Arc::new),
     };
     if let Some(tenant) = &image.tenant {
         record.seat_at(AssignedSlot { tenant: tenant.clone(), slot: image.slot }, aside);

@@ -188,6 +188,7 @@ fn server(number: u64, server: &ServerRecord, bequest: &mut Bequest) -> io::Resu
         tenant: server.seat.as_ref().map(|seat| seat.tenant.clone()),
         slot: server.seat.as_ref().map_or(0, |seat| seat.slot),
         guest_exit: server.guest_exit.as_ref().map(|exit| bequest.add(exit)).transpose()?,
+        vendor: server.vendor.as_deref().cloned(),
         state: match server.state {
             // A spare has no guest, and is not here.
             ServerState::Spare | ServerState::Serving => StateImage::Serving,

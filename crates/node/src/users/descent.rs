@@ -13,7 +13,7 @@ use std::{collections::HashSet, fs};
 const MAX_GENERATIONS: usize = 256;
 
 impl CoreState {
-    /// True for an API server, the zygote, and what they have started, and for a process of the node's user that has ended: it
+    /// True for an API server, a zygote, and what they have started, and for a process of the node's user that has ended: it
     /// cannot be told apart.
     pub fn is_api_servers(&self, peer: &Guest) -> bool {
         // API servers with users of their own are told by these.
@@ -21,9 +21,10 @@ impl CoreState {
             return false;
         }
         let servers = self.registry.servers.values().map(|server| &server.process);
-        let zygote = self.spares.zygote.as_ref().map(|zygote| &zygote.process);
+        let zygotes = self.spares.zygotes.values().filter_map(|place| place.zygote.as_ref());
+        let zygotes = zygotes.map(|zygote| &zygote.process);
         let known: HashSet<u32> =
-            servers.chain(zygote).flat_map(|process| process.init_pid().into_iter().chain([process.pid()])).collect();
+            servers.chain(zygotes).flat_map(|process| process.init_pid().into_iter().chain([process.pid()])).collect();
         descends(peer.pid, &known, lineage)
     }
 }

@@ -33,7 +33,7 @@ pub const VENDORS: &[&str] =
 pub const DEVICES: &[&str] = &["/dev/nvidia*", "/dev/nvidia-caps", "/dev/dri", "/dev/kfd", "/dev/fpga*"];
 
 /// Variables with lists of directories from which vendors' libraries load others.
-const SEARCH_PATHS: &[&str] = &["LD_LIBRARY_PATH", "OCL_ICD_VENDORS"];
+pub const SEARCH_PATHS: &[&str] = &["LD_LIBRARY_PATH", "OCL_ICD_VENDORS"];
 
 /// Variables that name the library of an API begin so.
 const VENDOR_LIBRARY: &str = "AVIARY_VENDOR_";
