@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import apis  # noqa: E402
+import asleep  # noqa: E402
 import callcost  # noqa: E402
 import fair  # noqa: E402
 import fpga  # noqa: E402
@@ -59,6 +60,10 @@ FIGURES = {
     "breakdown.vendor_ns": "the library's own function",
     "breakdown.back_ns": "encoding the reply, from core to core, waking if asleep, noticing, decoding",
     "breakdown.whole_ns": "the synchronous call from its beginning to its end",
+    "breakdown.asleep_cpu_ns": "CPU time of both sides for a synchronous call whose API server sleeps, on one CPU (target <= 6000)",
+    "breakdown.asleep_switches": "... context switches of both (target <= 2.1)",
+    "breakdown.asleep_pair_ns": "... CPU time of two bare processes that wake each other by a futex",
+    "breakdown.asleep_ratio": "... the call against the bare pair (target <= 1.25)",
     "bulk.write_4KiB_ratio": "native time / Aviary time, 4 KiB write",
     "bulk.read_4KiB_ratio": "... 4 KiB read",
     "bulk.write_1MiB_ratio": "... 1 MiB write (target >= 0.95)",
@@ -150,7 +155,8 @@ BENCHMARKS = {
     "calls.syscalls": (callcost.syscalls, [name for name in FIGURES if name.startswith("calls.syscalls")]),
     "calls.instructions": (callcost.instructions, [name for name in FIGURES if name.startswith("calls.instructions")]),
     "calls.movable": (callcost.movable, [name for name in FIGURES if name.startswith("calls.movable")]),
-    "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
+    "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.") and "asleep" not in name]),
+    "breakdown.asleep": (asleep.asleep, [name for name in FIGURES if name.startswith("breakdown.asleep")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "heap": (measure.heap, [name for name in FIGURES if name.startswith("heap.")]),
     "net": (net.net, [name for name in FIGURES if name.startswith("net.")]),
@@ -201,7 +207,7 @@ def derive(results):
 
 def bars(results):
     """The breakdown as a picture."""
-    parts = {name: value for name, value in results.items() if name.startswith("breakdown.")}
+    parts = {name: value for name, value in results.items() if name.startswith("breakdown.") and "asleep" not in name}
     widest = max([*parts.values(), 1.0])
     for name, value in parts.items():
         print(f"  {name.removeprefix('breakdown.'):20} {value:8.1f}  {'#' * max(0, round(40 * value / widest))}")
