@@ -35,6 +35,11 @@ typedef int32_t (*ta_row)(void *context, int32_t columns, char **values, char **
    second row has no devices. */
 int32_t ta_rows_visit(uint32_t rows, int32_t columns, ta_device device, ta_row row, void *context);
 
+/* A text of so many letters, which the caller frees with `free`; NULL for none. */
+char *ta_text_export(uint32_t letters);
+/* So many texts, each and the array of them for `free`. Fails for 7, and leaves `names` alone. */
+ta_status ta_list_export(uint32_t count, char ***names, uint32_t *written);
+
 #ifdef __cplusplus
 }
 #endif

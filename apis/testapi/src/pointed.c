@@ -2,6 +2,7 @@
 #include "testapi_pointed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 ta_status ta_number_read(const char *text, uint64_t *number, const char **end) {
@@ -68,4 +69,27 @@ int32_t ta_rows_visit(uint32_t rows, int32_t columns, ta_device device, ta_row r
             return answer;
     }
     return 0;
+}
+
+static char *letters(uint32_t count) {
+    char *text = malloc((size_t)count + 1);
+    for (uint32_t i = 0; text && i < count; i++)
+        text[i] = (char)('a' + i % 26);
+    if (text)
+        text[count] = 0;
+    return text;
+}
+
+char *ta_text_export(uint32_t count) {
+    return count ? letters(count) : NULL;
+}
+
+ta_status ta_list_export(uint32_t count, char ***names, uint32_t *written) {
+    if (!names || !written || count == 7)
+        return TA_INVALID_VALUE;
+    *written = count;
+    *names = malloc(count * sizeof **names + 1);
+    for (uint32_t i = 0; i < count; i++)
+        (*names)[i] = i % 4 == 3 ? NULL : letters(i);
+    return TA_OK;
 }

@@ -91,8 +91,40 @@ static void rows(void) {
     CHECK_EQ(ta_rows_visit(7, 1, device, NULL, NULL), -1);
 }
 
+/* Memory of the C library: it is this program's, which may also resize it. */
+static void exported(void) {
+    for (uint32_t n = 0; n < 300000; n = n * 7 + 1) {
+        char *text = ta_text_export(n);
+        CHECK_EQ(text ? strlen(text) : 0, n);
+        text = realloc(text, n + 100);
+        memset(text + n, '!', 99);
+        CHECK(n == 0 || text[n - 1] == 'a' + (char)((n - 1) % 26));
+        free(text);
+    }
+    /* More than fits into memory if the library's own is kept. */
+    for (int n = 0; n < 200; n++)
+        free(ta_text_export(40 << 20));
+    char **names = NULL, *left = "left";
+    uint32_t written = 0;
+    for (uint32_t count = 0; count < 70; count = count * 2 + 1) {
+        names = &left;
+        CHECK_EQ(ta_list_export(count, &names, &written), count == 7 ? TA_INVALID_VALUE : TA_OK);
+        if (count == 7) {
+            CHECK(names == &left);
+            continue;
+        }
+        CHECK_EQ(written, count);
+        for (uint32_t i = 0; i < written; i++) {
+            CHECK(i % 4 == 3 ? !names[i] : strlen(names[i]) == i);
+            free(names[i]);
+        }
+        free(names);
+    }
+}
+
 int main(void) {
     into_arguments();
+    exported();
     constants();
     rows();
     return check_done();

@@ -280,9 +280,8 @@ impl<'a> Lowering<'a> {
             Lifetime::Coupled(e) => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) },
             Lifetime::Bound(object) => Mode::Bound { object: object.clone() },
             _ if buffer.no_copy => Mode::Room,
-            Lifetime::Call | Lifetime::Owned(_) | Lifetime::OwnedUntil(_) | Lifetime::FreedBy(_) => {
-                Mode::Copy { input: plan.input, output: plan.output }
-            }
+            // Behind what the library hands out.
+            _ => Mode::Copy { input: plan.input, output: plan.output },
         }
     }
 

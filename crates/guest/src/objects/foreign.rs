@@ -7,6 +7,7 @@
 //! | copy, [`Keep::Object`] | with the handle |
 //! | copy, [`Keep::Until`] | when the function is called the next time |
 //! | copy, [`Keep::Freed`] | when the application frees it by its address |
+//! | copy, [`Keep::Allocated`] | when the application frees it; it is not known here |
 //! | mapped | when the application unmaps it by its address |
 //!
 //! Written by the threads that read replies, read by the application. Memory that ends by its address has the server's id: an
@@ -29,6 +30,8 @@ pub enum Keep {
     Until(u32),
     /// Until a function frees it that frees what belongs to this group.
     Freed(u32),
+    /// The application's own, of its C library's `malloc`.
+    Allocated,
 }
 
 /// One mapping of memory outside the arena.
@@ -83,6 +86,20 @@ pub(crate) fn units(bytes: &[u8]) -> Box<[u128]> {
     units.into_boxed_slice()
 }
 
+/// A copy that the application frees without us, with a zero byte behind it; NULL: there is no memory.
+fn allocated(bytes: &[u8]) -> *mut u8 {
+    // SAFETY: any size may be asked for.
+    let memory: *mut u8 = unsafe { libc::malloc(bytes.len() + 1) }.cast();
+    if !memory.is_null() {
+        // SAFETY: `memory` has room for one byte more than `bytes`, and nobody else has its address.
+        unsafe {
+            memory.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            memory.add(bytes.len()).write(0);
+        }
+    }
+    memory
+}
+
 impl Interned {
     /// The address stays valid as long as the set; the zero byte behind the data terminates a string without a NUL.
     fn intern(&mut self, bytes: &[u8]) -> *mut u8 {
@@ -112,6 +129,7 @@ impl ForeignTable {
                 lock(&self.by_address).insert((address as usize, id), Known::Copy { group, _memory: memory });
                 address
             }
+            Keep::Allocated => allocated(bytes),
             Keep::Session | Keep::Freed(_) => lock(&self.session).intern(bytes),
         }
     }

@@ -280,6 +280,11 @@ pub enum Lifetime {
     OwnedUntil(FunctionName),
     /// Memory of the library's, until the application frees it: index into [`super::Model::freed`].
     FreedBy(usize),
+    /// Memory that the library has from an allocator which is not its own, until the application frees it with that
+    /// allocator's function, in its own process.
+    Allocated {
+        free: String,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -313,7 +318,7 @@ impl Plan {
 impl Lifetime {
     /// True of memory that the library hands out.
     pub fn is_of_library(&self) -> bool {
-        matches!(self, Lifetime::Owned(_) | Lifetime::OwnedUntil(_) | Lifetime::FreedBy(_))
+        matches!(self, Lifetime::Owned(_) | Lifetime::OwnedUntil(_) | Lifetime::FreedBy(_) | Lifetime::Allocated { .. })
     }
 }
 

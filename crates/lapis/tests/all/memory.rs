@@ -29,7 +29,10 @@ const DESCRIBED: [(&str, &str); 9] = [
 
 fn told(name: &str, function: &str, text: &str) -> Option<String> {
     let described = DESCRIBED.iter().map(|(name, own)| if *name == function { text } else { own });
-    let all: Vec<&str> = ["type(int) { success(0); failure(1); lost(2); }"].into_iter().chain(described).collect();
+    let all: Vec<&str> = ["#support <stdlib.h>", "type(int) { success(0); failure(1); lost(2); }"]
+        .into_iter()
+        .chain(described)
+        .collect();
     let all = all.join("\n").replace("size ", "unsigned long ");
     Folder::new(&format!("memory-{name}"), HEADER, &all).load().err().map(|e| e.to_string())
 }
@@ -37,12 +40,27 @@ fn told(name: &str, function: &str, text: &str) -> Option<String> {
 #[test]
 fn memory_is_described_where_it_comes_and_goes() {
     assert_eq!(told("good", "", ""), None);
+    for free in ["free", "getenv"] {
+        let text =
+            format!("name(thing t, char **out) {{ argument(out) {{ out; element {{ string; freed_by({free}); }} }} }}");
+        assert_eq!(told(free, "name", &text), None);
+    }
     let cases = [
         ("end", "end(thing t) { argument(t) { uses; deallocate; } }", "a call cannot use memory through this handle"),
         (
             "name",
             "name(thing t, char **out) { argument(out) { out; element { string; freed_by(use); } } }",
             "`use` frees nothing",
+        ),
+        (
+            "name",
+            "name(thing t, char **out) { argument(out) { out; element { string; freed_by(free, give); } } }",
+            "`free` cannot free this",
+        ),
+        (
+            "name",
+            "name(thing t, char **out) { argument(out) { out; element { string; freed_by(abs); } } }",
+            "`abs` cannot free this",
         ),
         (
             "name",

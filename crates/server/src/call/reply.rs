@@ -1,6 +1,6 @@
 //! The reply half of a call: what the generated handler says after the vendor's function returned.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 
 use aviary_state::{Effect, Owner};
 use aviary_transport::{copy_changes, mask_bytes};
@@ -306,6 +306,32 @@ impl Call {
         // SAFETY: the caller's promise.
         let text = (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_bytes_with_nul());
         self.reply.body.optional_bytes(text);
+    }
+
+    /// Frees memory that the library has handed out, and whose content the reply has: the application has memory of its
+    /// own, which it frees by the function of this name.
+    ///
+    /// # Safety
+    /// `p` is 0 or the address of memory that the function frees, and that nothing uses any longer.
+    pub unsafe fn free(&mut self, p: usize, function: &CStr) {
+        if p == 0 {
+            return;
+        }
+        if function == c"free" {
+            // SAFETY: the caller's promise. A guest has no part in which memory this is.
+            return unsafe { libc::free(p as *mut c_void) };
+        }
+        // SAFETY: the name is terminated.
+        let address = unsafe { crate::connection::ffi::function(function.as_ptr()) };
+        if address.is_null() {
+            let name = function.to_string_lossy();
+            return self.session.peer.journal.note(&format!(
+                "{}: there is no {name} in this process (`freed_by`): the memory is not freed",
+                self.function_name()
+            ));
+        }
+        // SAFETY: the specification says that this function frees such memory; see above.
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(address)(p as *mut c_void) };
     }
 
     /// `n` bytes that the library owns, or NULL.

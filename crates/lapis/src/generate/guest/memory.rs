@@ -25,6 +25,7 @@ impl Stub<'_> {
                 let group = *group as u32;
                 quote!(aviary_guest::Keep::Freed(#group))
             }
+            Lifetime::Allocated { .. } => quote!(aviary_guest::Keep::Allocated),
             _ => return None,
         })
     }

@@ -6,16 +6,22 @@ use crate::generate::marshal::memory_bytes;
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{Access, Expr, Lifetime};
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::quote;
+use std::ffi::CString;
 
 impl Handler<'_> {
-    /// Behind the content of memory at `pointer`: the id under which the guest frees it.
+    /// Behind the content of memory at `pointer`: the id under which the guest frees it. Where it has a copy of its own
+    /// allocator's, the library's is freed at once.
     pub(super) fn reply_freed(&self, lifetime: &Lifetime, pointer: TokenStream) -> TokenStream {
         match lifetime {
             Lifetime::FreedBy(group) => {
                 let group = *group as u32;
                 quote!(call.reply_freed((#pointer) as usize, #group, ok);)
+            }
+            Lifetime::Allocated { free } => {
+                let free = Literal::c_string(&CString::new(free.as_str()).unwrap_or_default());
+                quote!(call.free((#pointer) as usize, #free);)
             }
             _ => quote!(),
         }

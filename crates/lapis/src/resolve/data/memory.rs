@@ -63,6 +63,9 @@ impl Resolver<'_> {
         if d.name.text == "owned_until" {
             return Lifetime::OwnedUntil(first);
         }
+        if let Some(free) = self.allocator(&named) {
+            return Lifetime::Allocated { free };
+        }
         let same = |group: &FreeingFunctions| {
             let names = |functions: &[FunctionName]| functions.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
             names(&group.functions) == names(&named)
@@ -71,6 +74,24 @@ impl Resolver<'_> {
             self.model.freed.push(FreeingFunctions { functions: named });
             self.model.freed.len() - 1
         }))
+    }
+
+    /// The function of `freed_by` that the application calls in another library: `free`, or one that a header declares for
+    /// support.
+    fn allocator(&mut self, named: &[FunctionName]) -> Option<String> {
+        let elsewhere = |resolver: &Self, name: &str| {
+            !resolver.api.contains(name) && (name == "free" || resolver.header.function(name).is_some())
+        };
+        let other = named.iter().find(|function| elsewhere(self, &function.name))?;
+        let takes = self.header.function(&other.name).map(|f| &f.signature.parameters);
+        let fits = takes.is_none_or(|takes| matches!(takes.as_slice(), [(_, ty)] if ty.pointee().is_some()));
+        if named.len() > 1 || !fits {
+            let label = if fits { "of another library" } else { "it takes something else than a pointer" };
+            self.report(Diagnostic::error(other.span, format!("`{}` cannot free this", other.name)).label(label).help(
+                "memory is freed by functions of the API, or by one of another library that takes the pointer alone",
+            ));
+        }
+        Some(other.name.clone())
     }
 
     /// `f` or `table.f`. Functions are not known yet: `check` finds those that do not exist.
