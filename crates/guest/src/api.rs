@@ -85,6 +85,20 @@ impl Api {
         }
     }
 
+    /// Logs once per function, by the number that it has among these, that no header of the API declares it.
+    #[cold]
+    pub fn undeclared(&'static self, number: u32, name: &str) {
+        let number = (u32::MAX - 1).saturating_sub(number);
+        let first = self.state().unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        if first {
+            let d = self.descriptor;
+            log::line(&format!(
+                "{name} is not supported ({} {}): no header that the specification includes declares it",
+                d.name, d.version
+            ));
+        }
+    }
+
     /// Logs once that a function behind the described ones of a table is not virtualized.
     #[cold]
     pub fn later(&'static self, table: &str) {

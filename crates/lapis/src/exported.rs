@@ -37,6 +37,51 @@ pub fn read(library: Option<&[u8]>, variables: &[&HeaderVariable]) -> Vec<Found>
     variables.iter().map(one).collect()
 }
 
+/// The content of each variable in the first of the library's files that has it.
+pub fn read_all(library: &[Vec<u8>], variables: &[&HeaderVariable]) -> Vec<Found> {
+    let Some((first, rest)) = library.split_first() else { return read(None, variables) };
+    let mut found = read(Some(first), variables);
+    for file in rest {
+        let other = read(Some(file), variables);
+        found
+            .iter_mut()
+            .zip(other)
+            .filter(|(known, _)| **known == Err(Lack::NotThere))
+            .for_each(|(known, other)| *known = other);
+    }
+    found
+}
+
+/// The C functions that a library exports: not those of C++ and of compilers.
+pub fn functions(library: &[u8]) -> Vec<String> {
+    let own = |name: &String| {
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        plain && !name.starts_with('_') && !name.starts_with("aviary_")
+    };
+    let mut names = exported_functions(library).unwrap_or_default();
+    names.retain(own);
+    names
+}
+
+fn exported_functions(library: &[u8]) -> object::read::Result<Vec<String>> {
+    let header = FileHeader64::<Endian>::parse(library)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, library)?;
+    let symbols = sections.symbols(endian, library, SHT_DYNSYM)?;
+    let versions = sections.versions(endian, library)?;
+    let mut names = Vec::new();
+    for (index, symbol) in symbols.enumerate() {
+        let function = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
+        let local = symbol.st_bind() == elf::STB_LOCAL || symbol.is_undefined(endian);
+        // Only programs that were linked to an old release look for it.
+        let old = versions.as_ref().is_some_and(|table| table.version_index(endian, index).is_hidden());
+        if function && !local && !old {
+            names.push(String::from_utf8_lossy(symbol.name(endian, symbols.strings())?).into_owned());
+        }
+    }
+    Ok(names)
+}
+
 /// A library as the dynamic linker would lay it out, its own first byte at address 0.
 struct Image<'a> {
     /// Address, bytes of the file, bytes in memory.

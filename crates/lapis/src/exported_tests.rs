@@ -170,3 +170,17 @@ fn program_sees_the_same_in_the_guest_library() {
         assert_eq!(String::from_utf8(remote.stderr).unwrap(), "");
     }
 }
+
+#[test]
+fn functions_are_those_that_programs_can_be_linked_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("x.c"), folder.path().join("libx.so"));
+    let code = "int call(void) { return 1; } int _own(void) { return 2; } static int inner(void) { return 3; }\n\
+        int _Z4callv(void) { return inner(); } int number; int aviary_call(void) { return call(); } int last(void) { return 4; }";
+    std::fs::write(&source, code).unwrap();
+    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]));
+    let mut found = functions(&std::fs::read(&library).unwrap());
+    found.sort_unstable();
+    assert_eq!(found, ["call", "last"]);
+    assert_eq!(functions(b"no library"), Vec::<String>::new());
+}

@@ -1,19 +1,20 @@
 //! From a path to a [`Model`].
 
 use crate::build::names::OWN_NAMES;
-use crate::build::versions::vendor_library;
+use crate::build::versions::vendor_library as library_path;
 use crate::header::unit::Unit;
 use crate::syntax::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
 use crate::syntax::diagnostics::{Diagnostic, Diagnostics, Severity};
 
-use crate::header::{Header, HeaderVariable, Problem};
-use crate::model::{ExportedVariable, Launch, Model, Policy, Side, Utility};
+use crate::header::{Header, HeaderFunction, HeaderVariable, Problem};
+use crate::model::{Api, ExportedVariable, Launch, Model, Policy, Side, Utility};
 use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
 use crate::policy;
 use crate::resolve;
 use crate::syntax::parser::{Guess, parse};
 use crate::syntax::source::{SourceFile, SourceFiles, Span};
 use aviary_policy::PolicyError;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 mod environment;
@@ -92,6 +93,20 @@ struct Loader<'a> {
     guesses: Vec<Guess>,
 }
 
+/// The first header of the API.
+fn first_include(items: &[Item]) -> Option<Span> {
+    items.iter().find_map(|item| match item {
+        Item::Directive { kind: Directive::Include { .. }, span } => Some(*span),
+        _ => None,
+    })
+}
+
+/// The files of the vendor's library that are on this machine.
+fn vendor_library(api: &Api) -> Vec<Vec<u8>> {
+    let sonames = [&api.soname].into_iter().chain(&api.libraries).filter(|soname| !soname.is_empty());
+    sonames.filter_map(|soname| std::fs::read(library_path(soname)?).ok()).collect()
+}
+
 /// The warning about a guess, which `--strict` makes an error.
 fn guessed(guess: &Guess) -> Diagnostic {
     let message = match guess.reason.as_str() {
@@ -116,8 +131,10 @@ impl Loader<'_> {
         let folder = folder_of(path);
         let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_code(&folder, &items, &model, Side::Server)?;
-        let exported = self.variables(&items, &header, &api_files, &model.api.soname);
+        let library = vendor_library(&model.api);
+        let exported = self.variables(&items, &header, &api_files, &library);
         let functions = header.api_functions(&api_files);
+        let undeclared = self.undeclared(&items, &library, &functions, &guest);
         let input = resolve::Input {
             items: &items,
             sources: &self.sources,
@@ -126,7 +143,7 @@ impl Loader<'_> {
             guest: &guest,
             server: &server,
         };
-        let (model, diagnostics) = resolve::resolve(&input, Model { exported, ..model });
+        let (model, diagnostics) = resolve::resolve(&input, Model { exported, undeclared, ..model });
         self.diagnostics.extend(diagnostics);
         Some(model)
     }
@@ -138,16 +155,11 @@ impl Loader<'_> {
         items: &[Item],
         header: &Header,
         api_files: &[PathBuf],
-        soname: &str,
+        library: &[Vec<u8>],
     ) -> Vec<ExportedVariable> {
         let declared: Vec<&HeaderVariable> = header.api_variables(api_files).collect();
-        let include = items.iter().find_map(|item| match item {
-            Item::Directive { kind: Directive::Include { .. }, span } => Some(*span),
-            _ => None,
-        });
-        let Some(span) = include.filter(|_| !declared.is_empty()) else { return Vec::new() };
-        let library = vendor_library(soname).and_then(|path| std::fs::read(path).ok());
-        let mut found = crate::exported::read(library.as_deref(), &declared);
+        let Some(span) = first_include(items).filter(|_| !declared.is_empty()) else { return Vec::new() };
+        let mut found = crate::exported::read_all(library, &declared);
         crate::exported::drop_dangling(&mut found);
         for (variable, found) in declared.iter().zip(&found) {
             let diagnostic = match found {
@@ -168,6 +180,40 @@ impl Loader<'_> {
             self.diagnostics.push(diagnostic);
         }
         found.into_iter().flatten().collect()
+    }
+
+    /// Functions that the vendor's library exports and no header of the API declares: the dynamic linker looks for them in the
+    /// guest library.
+    fn undeclared(
+        &mut self,
+        items: &[Item],
+        library: &[Vec<u8>],
+        declared: &[&HeaderFunction],
+        utilities: &Header,
+    ) -> Vec<String> {
+        let known = declared.iter().map(|f| f.symbol.as_ref().unwrap_or(&f.name));
+        let own = utilities.functions.iter().filter(|f| f.defined && !f.internal).map(|f| &f.name);
+        let mut known: HashSet<String> = known.chain(own).cloned().collect();
+        let mut found: Vec<String> = library.iter().flat_map(|file| crate::exported::functions(file)).collect();
+        // The guest library itself calls those of the C library.
+        let system = ["libc.so.6", "libm.so.6", "libgcc_s.so.1"].into_iter().filter(|_| !found.is_empty());
+        let system = system.filter_map(|soname| std::fs::read(library_path(soname)?).ok());
+        known.extend(system.flat_map(|file| crate::exported::functions(&file)));
+        found.retain(|name| !known.contains(name));
+        found.sort_unstable();
+        found.dedup();
+        if let Some(span) = first_include(items).filter(|_| !found.is_empty()) {
+            let names = found.iter().take(6).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let more = if found.len() > 6 { ", ..." } else { "" };
+            let message =
+                format!("the vendor's library exports {} functions that no included header declares", found.len());
+            self.diagnostics.push(
+                Diagnostic::warning(span, message)
+                    .label(format!("not here: {names}{more}"))
+                    .help("`#include` the headers that declare them; until then they are in the guest library as unsupported functions, so that programs that name one start"),
+            );
+        }
+        found
     }
 
     /// The specification's items and its headers.
@@ -395,6 +441,10 @@ impl Loader<'_> {
                     model
                         .launch
                         .push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
+                }
+                Item::Library(soname) => {
+                    self.soname(soname);
+                    model.api.libraries.push(soname.value.clone());
                 }
                 Item::Versions(pattern) => self.versions(pattern, &mut model.api.versions),
                 Item::Program(name) => {

@@ -49,6 +49,8 @@ pub struct Model {
     pub passed_variables: Vec<String>,
     /// Variables of the vendor's library that the guest library has, too.
     pub exported: Vec<ExportedVariable>,
+    /// Functions that the vendor's library exports and no header of the API declares.
+    pub undeclared: Vec<String>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
@@ -76,6 +78,8 @@ pub struct Api {
     pub name: String,
     pub version: String,
     pub soname: String,
+    /// Further files of the vendor's library: what the first one lacks is looked for there.
+    pub libraries: Vec<String>,
     /// Symbol versions of other releases of the library, to which the guest library answers as well.
     pub versions: Vec<String>,
 }

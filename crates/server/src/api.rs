@@ -14,6 +14,8 @@ pub struct ApiDescriptor {
     pub environment: &'static [&'static str],
     /// The vendor library.
     pub soname: &'static str,
+    /// Further files of it: what the first one lacks is looked for there.
+    pub libraries: &'static [&'static str],
     pub functions: &'static [FunctionInfo],
     pub handle_types: &'static [HandleTypeInfo],
     pub resources: &'static [(&'static str, ResourceKind)],

@@ -42,8 +42,14 @@ pub fn linker(target: &Path) -> Result<(String, PathBuf), BuildError> {
 /// Writes the list of the vendor library's versions, and of those of other releases, below a guest crate; an empty one if the
 /// library has none or is not here.
 pub fn write(api: &Api, guest: &Path, folder: &Folder) -> Result<(), BuildError> {
-    let found = vendor_library(&api.soname).and_then(|path| std::fs::read(path).ok());
-    let list = list(&found.map(|library| versions(&library)).unwrap_or_default(), &api.versions);
+    let files = [&api.soname].into_iter().chain(&api.libraries);
+    let mut known: Vec<Versioned> = Vec::new();
+    for library in files.filter_map(|soname| std::fs::read(vendor_library(soname)?).ok()) {
+        let new = versions(&library).into_iter().filter(|v| !known.iter().any(|other| other.symbol == v.symbol));
+        let new: Vec<Versioned> = new.collect();
+        known.extend(new);
+    }
+    let list = list(&known, &api.versions);
     folder.write(&guest.join(VERSIONS_FOLDER).join(LIST), list.as_bytes())
 }
 

@@ -31,7 +31,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let lookup = function_lookup(model);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::guest(model, k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
-    let exported = crate::exported::definitions(&model.exported);
+    let (exported, undeclared) = (crate::exported::definitions(&model.exported), undeclared(model));
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
@@ -47,7 +47,27 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
         #(#callbacks)*
         #(#stubs)*
         #exported
+        #undeclared
     }
+}
+
+/// Stubs for functions of which nothing but the name is known: they answer as what is not virtualized does, where that is a
+/// number.
+fn undeclared(model: &Model) -> TokenStream {
+    let cx = Context::new(model, Side::Guest);
+    let code = model.error.as_ref().and_then(|e| e.unsupported.as_ref().or(e.failure.as_ref()));
+    let code = code.map_or(quote!(0i128), |e| cx.exact(e));
+    let stubs = model.undeclared.iter().enumerate().map(|(number, symbol)| {
+        let (name, number) = (format_ident!("undeclared_{}", number), number as u32);
+        quote! {
+            #[unsafe(export_name = #symbol)]
+            pub unsafe extern "C" fn #name() -> i64 {
+                API.undeclared(#number, #symbol);
+                (#code) as i64
+            }
+        }
+    });
+    quote!(#(#stubs)*)
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {

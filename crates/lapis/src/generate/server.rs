@@ -108,7 +108,7 @@ fn handle_types(model: &Model) -> Vec<TokenStream> {
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let Api { name, version, soname, .. } = &model.api;
+    let Api { name, version, soname, libraries, .. } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
         let (waits, blocker) = (f.waits, option_text(blocker(model, f)));
@@ -144,6 +144,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             spec_hash: #spec_hash,
             environment: &[#(#environment),*],
             soname: #soname,
+            libraries: &[#(#libraries),*],
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],

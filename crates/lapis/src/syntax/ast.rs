@@ -95,6 +95,8 @@ pub enum Item {
         only_if_missing: bool,
     },
     Program(Text),
+    /// `library("...");`
+    Library(Text),
     /// `versions("...");`
     Versions(Text),
     /// `pass_environment("NAME", ...);`

@@ -35,6 +35,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     spec_hash: 24301u64,
     environment: &[],
     soname: "libsmall.so.1",
+    libraries: &[],
     functions: &[
         FunctionInfo {
             name: "vector_create",

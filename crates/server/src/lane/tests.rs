@@ -23,6 +23,7 @@ static API: ApiDescriptor = ApiDescriptor {
     spec_hash: 1,
     environment: &[],
     soname: "libm.so.6",
+    libraries: &[],
     functions: &[FunctionInfo { name: "add", handler: handler(add), replayable: false, waits: false, blocker: None }],
     handle_types: &[],
     resources: &[],

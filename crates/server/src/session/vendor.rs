@@ -19,14 +19,15 @@ pub struct Missing {
 const ABSENT: *mut c_void = std::ptr::dangling_mut();
 
 pub struct Vendor {
-    library: *mut c_void,
+    /// Its files, in the order in which symbols are looked for.
+    libraries: Vec<*mut c_void>,
     symbols: Box<[AtomicPtr<c_void>]>,
     names: Box<[CString]>,
     /// Symbols that utility code asks for by a name that is no function of the API.
     others: Mutex<HashMap<CString, usize>>,
 }
 
-// SAFETY: the library handle is only passed to dlsym, which is thread-safe; the rest is atomics and a mutex.
+// SAFETY: library handles are only passed to dlsym, which is thread-safe; the rest is atomics and a mutex.
 unsafe impl Send for Vendor {}
 // SAFETY: as above.
 unsafe impl Sync for Vendor {}
@@ -50,7 +51,14 @@ impl Vendor {
         // A function name with a NUL inside cannot come from C; it would simply not be found.
         let names: Box<[CString]> = functions.map(|f| CString::new(f).unwrap_or_default()).collect();
         let symbols = names.iter().map(|_| AtomicPtr::default()).collect();
-        Ok(Vendor { library, symbols, names, others: Mutex::default() })
+        Ok(Vendor { libraries: vec![library], symbols, names, others: Mutex::default() })
+    }
+
+    /// Loads a further file of the library.
+    fn and(mut self, api: &str, soname: &str) -> Result<Vendor, Missing> {
+        let missing = |reason| Missing { name: soname.to_owned(), reason, variable: variable(api) };
+        self.libraries.push(open(soname).map_err(missing)?);
+        Ok(self)
     }
 
     /// The vendor's function with this index in the API, or `None` if the library lacks it.
@@ -79,8 +87,9 @@ impl Vendor {
     }
 
     fn lookup(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: `library` came from dlopen and is never closed; `name` is NUL-terminated.
-        unsafe { libc::dlsym(self.library, name.as_ptr()) }
+        // SAFETY: each library came from dlopen and is never closed; `name` is NUL-terminated.
+        let find = |library: &*mut c_void| unsafe { libc::dlsym(*library, name.as_ptr()) };
+        self.libraries.iter().map(find).find(|found| !found.is_null()).unwrap_or_default()
     }
 }
 
@@ -95,7 +104,10 @@ pub(crate) fn loaded() -> Option<&'static Vendor> {
 /// `path`: where the node says that the library is, instead of where the linker finds its name.
 pub(crate) fn load(api: &ApiDescriptor, path: Option<&str>) -> Result<&'static Vendor, String> {
     let functions = api.functions.iter().map(|f| f.name);
-    let load = || Vendor::load(api.name, path.unwrap_or(api.soname), functions).map_err(|e| e.to_string());
+    let load = || {
+        let first = Vendor::load(api.name, path.unwrap_or(api.soname), functions);
+        api.libraries.iter().fold(first, |all, soname| all?.and(api.name, soname)).map_err(|e| e.to_string())
+    };
     VENDOR.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 

@@ -25,6 +25,7 @@ static API: ApiDescriptor = ApiDescriptor {
     version: "1",
     spec_hash: 1,
     soname: "libm.so.6",
+    libraries: &[],
     environment: &[],
     functions: &[
         FunctionInfo { name: "make", handler: handler(make), replayable: false, waits: false, blocker: None },

@@ -58,6 +58,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     spec_hash: 0x1234,
     environment: &[],
     soname: "libm.so.6",
+    libraries: &[],
     functions: &[
         function("add", add),
         function("sum", sum),

@@ -103,6 +103,7 @@ impl Parser<'_> {
                 Ok(Item::DropIn { soname: self.one_text()?, only_if_missing })
             }
             "program" if text_call => self.one_text().map(Item::Program),
+            "library" if text_call => self.one_text().map(Item::Library),
             "versions" if text_call => self.one_text().map(Item::Versions),
             "environment" if text_call => {
                 let (name, value) = self.two_texts()?;
@@ -433,7 +434,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 30] = [
+const ITEMS: [&str; 31] = [
     "api",
     "import",
     "override",
@@ -461,6 +462,7 @@ const ITEMS: [&str; 30] = [
     "dropin",
     "dropin_if_missing",
     "program",
+    "library",
     "versions",
     "sandbox",
     "pass_environment",

@@ -46,6 +46,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     spec_hash: 1,
     environment: &[],
     soname: "libm.so.6",
+    libraries: &[],
     functions: &[
         function("create", create, true),
         function("link", link, true),
