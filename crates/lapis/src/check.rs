@@ -37,11 +37,11 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             plans(rule, &mut |plan| shape(plan, diagnostics));
             plans(rule, &mut |plan| owned(plan, diagnostics));
         }
-        if function.signature.variadic && function.support == Support::Remote {
+        if function.signature.variadic && function.varargs.is_none() && function.support == Support::Remote {
             diagnostics.push(
                 Diagnostic::error(function.span, format!("`{}` takes any number of arguments", function.name))
                     .label("they cannot be forwarded")
-                    .help("answer it in the guest with `local(...)`, or mark it `unsupported`"),
+                    .help("say what follows by the value of another argument, `varargs(request) { case K: T; ... }`, answer it in the guest with `local(...)`, or mark it `unsupported`"),
             );
         }
     }

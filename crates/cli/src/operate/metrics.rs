@@ -90,7 +90,11 @@ fn metrics_text(sample: &Sample) -> String {
         let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
         text.sample(&labels, count("calls") + count("async_calls"));
     }
-    text.family("aviary_parked_bytes", "gauge", "Host memory for the state of a parked session, and what that waits for.");
+    text.family(
+        "aviary_parked_bytes",
+        "gauge",
+        "Host memory for the state of a parked session, and what that waits for.",
+    );
     for session in &sample.node.sessions {
         let Some(parked) = &session.parked else { continue };
         let number = session.session.to_string();

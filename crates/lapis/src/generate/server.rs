@@ -28,7 +28,8 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let utilities = types::utility_declarations(model, Side::Guest);
     let descriptor = descriptor(model, program, spec_hash);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
-    let exported = model.functions.iter().enumerate().filter(|(_, f)| f.member_of.is_none());
+    let exported = model.functions.iter().enumerate();
+    let exported = exported.filter(|(_, f)| f.member_of.is_none() && f.varargs.is_none());
     let forwarders = exported.map(|(id, f)| forwarder(model, id, f));
     let tables = tables::tables(model);
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
@@ -356,7 +357,12 @@ impl Handler<'_> {
         // The number of objects in a returned array is known only after the call: it counts as one until then.
         let created: Vec<TokenStream> = arguments.chain(created(&self.lowered.result, false)).collect();
         let reserve = (!created.is_empty()).then(|| quote!(call.reserve_handles(#(#created)+*)?;));
-        quote!(#(#requirements)* #reserve #(#charges)*)
+        let known = self.function.varargs.as_ref().map(|varargs| {
+            let selector = types::argument(varargs.selector);
+            let values = varargs.cases.iter().map(|case| Literal::i128_unsuffixed(case.value));
+            quote!(if ![#(#values),*].contains(&(#selector as i128)) { return Err(Reject::Unsupported); })
+        });
+        quote!(#known #(#requirements)* #reserve #(#charges)*)
     }
 
     /// The charged item, and the expression that finds it: a resource, or a resource on devices.

@@ -41,6 +41,8 @@ pub struct Function {
     pub signature: Signature,
     /// Its parameters are members of one struct.
     pub unpacked: Option<Box<Unpacked>>,
+    /// What it is given in the place of `...`, which is its last parameter here.
+    pub varargs: Option<Box<Varargs>>,
     /// Names used by the specification for the parameters, by position.
     pub parameters: Vec<String>,
     pub support: Support,
@@ -248,4 +250,21 @@ impl Function {
     pub fn declared(&self) -> &Signature {
         self.unpacked.as_ref().map_or(&self.signature, |unpacked| &unpacked.declared)
     }
+}
+
+/// The last parameter of a function that its header declares with `...`: a word whose type another one tells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Varargs {
+    /// The parameter that tells it, a number.
+    pub selector: usize,
+    /// The header has a `va_list` there.
+    pub list: bool,
+    pub cases: Vec<VarargCase>,
+}
+
+/// What follows where the selector has this value; `void`: nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VarargCase {
+    pub value: i128,
+    pub ty: Type,
 }

@@ -15,6 +15,8 @@ pub enum DescriptorScope {
     State,
     /// In an `outcome`.
     Outcome,
+    /// In `varargs`.
+    Varargs,
 }
 
 /// The block behind a descriptor.
@@ -47,6 +49,7 @@ const TYPE: &[DescriptorScope] = &[DescriptorScope::Type];
 const CODE: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type];
 /// Codes that an `outcome` has, too.
 const REFUSAL: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type, DescriptorScope::Outcome];
+const VARARGS: &[DescriptorScope] = &[DescriptorScope::Varargs];
 const OUTCOME: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Outcome];
 
 const fn plain(name: &'static str, scopes: &'static [DescriptorScope]) -> Info {
@@ -86,6 +89,13 @@ pub const ALL: &[Info] = &[
     with("sets", FUNCTION, (1, usize::MAX), "sets(member, ...)"),
     plain("flush", FUNCTION),
     with("apart", FUNCTION, (2, usize::MAX), "apart(a, b, ...)"),
+    scope(
+        "varargs",
+        FUNCTION,
+        (1, 2),
+        "varargs(request) { case K: T; ... } or varargs(request, list) { case K: T; ... }",
+    ),
+    Info { body: Body::Possible, ..with("case", VARARGS, (2, usize::MAX), "case K: T; or case K, L: T { ... }") },
     with("require", FUNCTION, (2, 2), "require(e, v)"),
     with("address", FUNCTION, (1, 5), "address(e, value, ...)"),
     with("device_time", FUNCTION, (1, 1), "device_time(e)"),

@@ -19,3 +19,4 @@ mod tables;
 mod tools;
 mod unpack;
 mod values;
+mod varargs;

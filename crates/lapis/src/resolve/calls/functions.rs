@@ -157,6 +157,7 @@ impl<'a> Resolver<'a> {
             result: Rule::Plan(Box::new(self.plain(&result_value(&signature.result, span)))),
             signature,
             unpacked: None,
+            varargs: None,
             support: Support::Unsupported,
             contextual: Vec::new(),
             asynchronous: None,
@@ -258,6 +259,7 @@ impl<'a> Resolver<'a> {
         }
         function.support = Support::Remote;
         self.unpack(&body, item, &mut function);
+        let cases = self.varargs(&body, item, &mut function);
         function.error = self.error_place(&function.signature, &function.parameters);
         let types = function.signature.parameters.iter().map(|(_, t)| t.clone());
         let mut scope = Scope {
@@ -269,6 +271,7 @@ impl<'a> Resolver<'a> {
         self.contextual(&body, &mut function, &mut scope);
         self.statements(&body, None, &mut function, &scope);
         self.values(&body, &mut function, &scope, item);
+        self.spread(cases, &mut function, &scope);
         self.outcome(item, &body, &mut function);
         function
     }
@@ -444,7 +447,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Every callback gets its context from the next `userdata` argument, or else from the last before it.
-    fn connect_userdata(&mut self, function: &mut Function) {
+    pub(in crate::resolve) fn connect_userdata(&mut self, function: &mut Function) {
         let contexts: Vec<usize> = (0..function.arguments.len())
             .filter(|&n| any_plan(&function.arguments[n], &|p| matches!(p.kind, Kind::Userdata)))
             .collect();
@@ -475,7 +478,7 @@ fn contextual_inside(body: &[Piece]) -> Option<Span> {
     })
 }
 
-fn argument_value(n: usize, ty: &Type, name: &str, span: Span) -> Value {
+pub(in crate::resolve) fn argument_value(n: usize, ty: &Type, name: &str, span: Span) -> Value {
     let place = Expr { kind: ExprKind::Parameter(n), ty: ty.clone(), span };
     Value {
         ty: ty.clone(),

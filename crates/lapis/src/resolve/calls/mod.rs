@@ -7,3 +7,4 @@ pub(crate) mod state;
 pub(crate) mod statements;
 pub(crate) mod states;
 pub(crate) mod statuses;
+pub(crate) mod varargs;

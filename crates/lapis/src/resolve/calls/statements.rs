@@ -118,7 +118,7 @@ impl<'a> Resolver<'a> {
                     .label("inside an `if`")
                     .help("`require(e, v)` refuses a call with the value `v` unless `e` is true"),
             ),
-            "unpack" | "sets" => self.unconditional(d, condition),
+            "unpack" | "sets" | "varargs" => self.unconditional(d, condition),
             "placeholder" => self.placeholder(d),
             "session_record" | "thread_record" | "current_record" | "same" => {
                 self.function_state(d, guard, function, scope)

@@ -215,17 +215,7 @@ impl<'a> Resolver<'a> {
             return;
         }
         if !info.scopes.contains(&place) {
-            let (what, instead) = match place {
-                DescriptorScope::Function => {
-                    ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes")
-                }
-                DescriptorScope::Value => ("a value", "put it directly in the body of the function"),
-                DescriptorScope::Type => ("a type", "put it in the description of a function"),
-                DescriptorScope::Chain => ("a chain", "a link is described by its struct: `link(K, struct S)`"),
-                DescriptorScope::State => ("a state", "put it directly in the description of the type"),
-                DescriptorScope::Outcome => ("an outcome", "put it in the description of a function"),
-                DescriptorScope::Table => ("a table", "describe a function of it under the name `table.member`"),
-            };
+            let (what, instead) = misplaced_in(place);
             self.report(
                 Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}"))
                     .label("misplaced")
@@ -304,6 +294,22 @@ impl<'a> Resolver<'a> {
             object: crate::model::ObjectUse::default(),
             span: value.span,
         }
+    }
+}
+
+/// What stands at such a place, and where a descriptor that does not belong there goes.
+fn misplaced_in(place: DescriptorScope) -> (&'static str, &'static str) {
+    match place {
+        DescriptorScope::Function => {
+            ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes")
+        }
+        DescriptorScope::Value => ("a value", "put it directly in the body of the function"),
+        DescriptorScope::Type => ("a type", "put it in the description of a function"),
+        DescriptorScope::Chain => ("a chain", "a link is described by its struct: `link(K, struct S)`"),
+        DescriptorScope::State => ("a state", "put it directly in the description of the type"),
+        DescriptorScope::Varargs => ("what follows", "put it in the body of a `case`"),
+        DescriptorScope::Outcome => ("an outcome", "put it in the description of a function"),
+        DescriptorScope::Table => ("a table", "describe a function of it under the name `table.member`"),
     }
 }
 

@@ -80,6 +80,7 @@ impl Parser<'_> {
             }
             Token::Name if self.word(0) == "if" => self.if_statement(start).map(Some),
             Token::Name if self.word(0) == "contextual_argument" => self.contextual(start).map(Some),
+            Token::Name if self.word(0) == "case" => self.case().map(|d| Some(Statement::Descriptor(d))),
             Token::Name => self.descriptor().map(|d| Some(Statement::Descriptor(d))),
             _ => Err(self.unexpected("a descriptor")),
         }
@@ -155,6 +156,27 @@ impl Parser<'_> {
             None
         };
         Ok(Descriptor { name, arguments, body, span })
+    }
+
+    /// `case K, L: T;`, `case K: T { ... }`
+    fn case(&mut self) -> Parse<Descriptor> {
+        let name = self.name("`case`")?;
+        let start = name.span;
+        let mut arguments = Vec::new();
+        loop {
+            arguments.push(Argument::Expr(self.expression()?));
+            if self.eat(Token::Colon) {
+                break;
+            }
+            self.expect(Token::Comma, "`,` or `:`")?;
+        }
+        arguments.push(Argument::Type(self.type_name()?));
+        let span = self.since(start);
+        let body = if self.peek() == Token::OpenBrace { Some(self.block()?) } else { None };
+        if body.is_none() {
+            self.semicolon()?;
+        }
+        Ok(Descriptor { name, arguments: Some(arguments), body, span })
     }
 
     /// The arguments of a descriptor, after `(`: what they are depends on its name.

@@ -62,9 +62,7 @@ fn told_failure(session: &Session, error: &RebuildError) -> String {
     let reason = error.to_string();
     let told = match error {
         RebuildError::NotSame { .. } => Some(MoveReport::Differs { reason: reason.clone() }),
-        error if error.may_end() => {
-            Some(MoveReport::Unmovable { attempt: 0, reason: reason.clone(), lasting: false })
-        }
+        error if error.may_end() => Some(MoveReport::Unmovable { attempt: 0, reason: reason.clone(), lasting: false }),
         _ => None,
     };
     if let (Some(told), Some(orders)) = (told, &session.orders) {
