@@ -52,8 +52,11 @@ pub struct VendorReport {
     pub name: String,
     /// Process that is copied for new guests; 0: there is none, because the set was not used yet, or it is not ready.
     pub zygote: u32,
-    /// API servers that have it.
+    /// API servers that have it and a guest.
     pub servers: usize,
+    /// API servers with it that wait for a guest.
+    #[serde(default)]
+    pub spares: usize,
     /// The configuration has it no longer, or with other files.
     pub replaced: bool,
 }

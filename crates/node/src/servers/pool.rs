@@ -113,10 +113,7 @@ impl Core {
         if state.registry.spares(vendor) == 0 {
             self.spawn_spare(state, vendor)?;
         }
-        // Of vendor sets none are kept.
-        if vendor.is_none() {
-            self.refill_soon(state);
-        }
+        self.refill_soon(state);
         Ok(())
     }
 
@@ -133,11 +130,13 @@ impl Core {
             return;
         }
         state.spares.refill_at = None;
-        while state.registry.spares(None) < self.config.spares && !self.aims_at(Goal::Drain) {
-            if let Err(error) = self.spawn_spare(&mut state, None) {
-                self.log.error(error);
-                state.spares.refill_at = Some(Instant::now() + REFILL_BACKOFF);
-                return;
+        for vendor in state.spares.kept() {
+            while state.registry.spares(vendor.as_ref()) < self.config.spares && !self.aims_at(Goal::Drain) {
+                if let Err(error) = self.spawn_spare(&mut state, vendor.as_ref()) {
+                    self.log.error(error);
+                    state.spares.refill_at = Some(Instant::now() + REFILL_BACKOFF);
+                    return;
+                }
             }
         }
     }
@@ -254,7 +253,9 @@ impl Core {
         let unfit = match hear(zygote.process.control.as_fd()) {
             Heard::Message(FromServer::Ready) => {
                 zygote.ready = true;
-                return self.log.debug(format_args!("zygote {}{of} is ready", zygote.process.pid()));
+                self.log.debug(format_args!("zygote {}{of} is ready", zygote.process.pid()));
+                // Of a vendor set there are no spares before.
+                return self.refill_soon(&mut state);
             }
             Heard::Message(FromServer::Unfit { reason }) => reason,
             Heard::Garbage(garbage) => format!("it sent {garbage}"),
@@ -293,16 +294,30 @@ impl Core {
         state.spares.zygotes.retain(|id, _| *id == NODES_OWN);
     }
 
-    /// Ends those of vendor sets that are not in the configuration any more, or have other files now. API servers do not
-    /// depend on them.
+    /// Ends zygotes and spares of vendor sets that are not in the configuration any more, or have other files now. API servers
+    /// with a guest do not depend on them.
     pub(crate) fn end_stale_zygotes(&self, state: &mut CoreState) {
         let tenants = state.tenants();
-        let is_stale = |place: &ZygotePlace| place.vendor.as_ref().is_some_and(|set| !tenants.has_vendor(set));
+        let is_stale = |set: &Option<Arc<VendorSet>>| set.as_ref().is_some_and(|set| !tenants.has_vendor(set));
         let stale: Vec<u64> =
-            state.spares.zygotes.iter().filter(|(_, place)| is_stale(place)).map(|(id, _)| *id).collect();
+            state.spares.zygotes.iter().filter(|(_, place)| is_stale(&place.vendor)).map(|(id, _)| *id).collect();
         for id in stale {
             self.end_zygote(state, id);
             state.spares.zygotes.remove(&id);
+        }
+        self.end_spares(state, |spare| is_stale(&spare.vendor));
+    }
+
+    /// Ends the spares that are meant.
+    pub(crate) fn end_spares(&self, state: &mut CoreState, meant: impl Fn(&ServerRecord) -> bool) {
+        let all = state.registry.servers.iter().filter(|(_, server)| server.guest.is_none() && meant(server));
+        let ids: Vec<u64> = all.map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(server) = state.registry.remove_server(id) {
+                server.process.signal(Signal::KILL);
+                self.release(server);
+                self.groups.iter().for_each(|groups| groups.end(id));
+            }
         }
     }
 }

@@ -53,6 +53,12 @@ impl Spares {
         of_set.find_map(|place| place.zygote.as_ref().filter(|zygote| zygote.ready))
     }
 
+    /// The libraries that spares are kept with: the node's own, and those of vendor sets whose zygote is ready.
+    pub fn kept(&self) -> Vec<Option<Arc<VendorSet>>> {
+        let is_kept = |place: &&ZygotePlace| place.vendor.is_none() || place.zygote.as_ref().is_some_and(|z| z.ready);
+        self.zygotes.values().filter(is_kept).map(|place| place.vendor.clone()).collect()
+    }
+
     /// When the next zygote is started.
     pub fn next_zygote(&self) -> Option<Instant> {
         self.zygotes.values().filter_map(|place| place.due).min()

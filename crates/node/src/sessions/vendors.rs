@@ -63,11 +63,12 @@ impl CoreState {
             if reports.iter().any(|(known, _)| *known == set) {
                 continue;
             }
-            let has = |server: &&ServerRecord| server.vendor.as_ref() == Some(&set);
+            let has = |server: &&ServerRecord| server.vendor.as_ref() == Some(&set) && server.guest.is_some();
             let report = VendorReport {
                 name: set.name.clone(),
                 zygote: self.spares.ready(Some(&set)).map_or(0, |zygote| zygote.process.pid()),
                 servers: self.registry.servers.values().filter(has).count(),
+                spares: self.registry.spares(Some(&set)),
                 replaced: !tenants.has_vendor(&set),
             };
             reports.push((set, report));

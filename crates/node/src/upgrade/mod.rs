@@ -23,7 +23,6 @@ use crate::{
     scheduling::Scheduling,
 };
 use aviary_control::Aside;
-use rustix::process::Signal;
 use save::Bequest;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -150,14 +149,7 @@ impl Core {
         command: &UpgradeCommand,
     ) -> NodeError {
         self.end_zygotes(state);
-        let spares: Vec<u64> =
-            state.registry.servers.iter().filter(|(_, s)| s.guest.is_none()).map(|(id, _)| *id).collect();
-        for id in spares {
-            if let Some(server) = state.registry.remove_server(id) {
-                server.process.signal(Signal::KILL);
-                self.release(server);
-            }
-        }
+        self.end_spares(state, |_| true);
         self.log.info(format_args!(
             "the node's program is replaced by {}: {} sessions continue",
             program.display(),
