@@ -10,7 +10,7 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 
 /* Kinds of requests, and the version; crates/fpga/src/link/message.rs. */
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 enum kind { HELLO = 1, READ, WRITE, BASE, STATE, MAP, UNMAP, RESET, WAIT, INFO, INTERRUPT, PORT, MEMORY, FORGET, FAULT };
 
 struct request {

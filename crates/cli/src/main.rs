@@ -52,8 +52,8 @@ enum Command {
     Fpga(fpga::FpgaCommand),
     #[command(name = "fpga-device")]
     FpgaDevice(daemons::fpga_device::FpgaDeviceCommand),
-    #[command(name = "fpga-guard", hide = true)]
-    FpgaGuard(daemons::fpga_device::FpgaGuardCommand),
+    #[command(name = "fpga-worker", hide = true)]
+    FpgaWorker(daemons::fpga_device::FpgaWorkerCommand),
     Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
     Tls(daemons::remote::TlsCommand),
@@ -121,7 +121,7 @@ fn main() -> ExitCode {
         Command::Vm(command) => vm::run(command),
         Command::Fpga(command) => fpga::run(command),
         Command::FpgaDevice(command) => daemons::fpga_device::run(command),
-        Command::FpgaGuard(_) => daemons::fpga_device::run_guard(),
+        Command::FpgaWorker(_) => daemons::fpga_device::run_worker(),
         Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => daemons::remote::tls(command),

@@ -1,17 +1,19 @@
 //! `aviary fpga-device`: an accelerator of a shared card as a PCI function of one virtual machine.
 
 use anyhow::{Context, bail};
-use aviary_fpga::device::{CardSocket, FpgaDevice, MessageCounts, PciIds, end_connection, serve_vmm};
-use aviary_server::process::sandboxing::confine_helper;
+use aviary_fpga::device::{
+    CardSocket, FpgaDevice, Keeper, MessageCounts, PciIds, StartedWorker, Worker, end_connection,
+};
+use aviary_server::process::sandboxing::{confine_helper, step_down};
 use clap::Args;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{PidfdFlags, Resource, Rlimit};
 use std::{
-    io::Read,
+    fs::File,
     os::fd::{AsFd, OwnedFd},
     os::unix::net::{UnixListener, UnixStream},
     os::unix::process::CommandExt,
     path::Path,
-    process::ExitCode,
+    process::{Child, ExitCode, Stdio},
 };
 
 /// Give a virtual machine an accelerator of a shared FPGA card.
@@ -27,36 +29,49 @@ pub struct FpgaDeviceCommand {
     #[arg(value_name = "GUID")]
     guid: String,
     /// The socket of the card: of `aviary fpga card`, or a node's.
-    #[arg(long, value_name = "unix:PATH")]
-    card: String,
+    #[arg(long, value_name = "unix:PATH", required_unless_present = "of_node")]
+    card: Option<String>,
     /// The socket to which the VMM connects.
-    #[arg(long, value_name = "unix:PATH")]
-    listen: String,
+    #[arg(long, value_name = "unix:PATH", required_unless_present = "of_node")]
+    listen: Option<String>,
+    /// Started by a node: the VMM's connection is standard input, one to the card standard output. The name is for the log.
+    #[arg(long, value_name = "NAME", hide = true, conflicts_with_all = ["card", "listen"])]
+    of_node: Option<String>,
+    /// Run as this user.
+    #[arg(long, value_name = "UID", hide = true, requires = "of_node")]
+    user: Option<u32>,
     /// What the PCI function says that it is, in hexadecimal digits.
     #[arg(long, value_name = "VENDOR:DEVICE:VENDOR:DEVICE", value_parser = parse_ids, default_value = "8086:0a5e:8086:0a5e")]
     ids: PciIds,
 }
 
+/// A VMM and the device that is served to it.
+struct Connected {
+    device: FpgaDevice<CardSocket>,
+    vmm: UnixStream,
+    /// The node that has started this process: readable when it has ended.
+    node: Option<OwnedFd>,
+}
+
 pub fn run(command: FpgaDeviceCommand) -> anyhow::Result<ExitCode> {
-    let FpgaDeviceCommand { guid, card, listen, ids } = command;
-    if guid.chars().filter(char::is_ascii_hexdigit).count() != 32 {
-        bail!("{guid}: expected the GUID of an accelerator's type, 32 hexadecimal digits");
+    if command.guid.chars().filter(char::is_ascii_hexdigit).count() != 32 {
+        bail!("{}: expected the GUID of an accelerator's type, 32 hexadecimal digits", command.guid);
     }
     // No core dumps: they would contain the memory of a VM.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    let (place, own) = (path_of("--card", &card)?, path_of("--listen", &listen)?);
-    let socket = CardSocket::connect(place).with_context(|| format!("the card at {card}: is it running?"))?;
-    let mut device =
-        FpgaDevice::new(socket, &guid.to_lowercase(), ids).with_context(|| format!("the card at {card}"))?;
-    let vmm = accept_one(own).with_context(|| format!("--listen {listen}"))?;
-    device.card.watch(vmm.try_clone()?.into());
-    let guard = start_guard(&vmm).context("cannot start the process that keeps the connection")?;
-    // What the VMM sends is hostile, and no file is needed any more.
-    confine_helper(None).map_err(|error| anyhow::anyhow!("cannot confine the process: {error}"))?;
-    let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga-device: {line}");
-    let farewell = serve_vmm(&mut device, &vmm, Some(&guard), &log);
+    let name = command.of_node.as_ref().map(|name| format!(" {}", name.escape_debug())).unwrap_or_default();
+    let Connected { device, vmm, node } = match command.of_node {
+        Some(_) => of_node(&command).with_context(|| format!("fpga-device{name}"))?,
+        None => on_its_own(&command)?,
+    };
+    // What the VMM sends is hostile: a worker reads it, and this process only how long it is.
+    step_down(command.user).map_err(|error| anyhow::anyhow!("cannot confine the process: {error}"))?;
+    let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga-device{name}: {line}");
+    let mut keeper = Keeper::new(device, &vmm);
+    let guards: Vec<_> = node.iter().map(AsFd::as_fd).collect();
+    let farewell = keeper.serve(&guards, WorkerProcess::start, &log);
     end_connection(&vmm);
-    let MessageCounts { reads, writes, maps, unmaps, .. } = device.counts;
+    let MessageCounts { reads, writes, maps, unmaps, .. } = keeper.counts();
     log(format_args!(
         "the device has ended ({farewell}): its accelerator and memory are free; there were {reads} reads and {writes} writes of \
          registers, {maps} maps, {unmaps} unmaps"
@@ -64,28 +79,63 @@ pub fn run(command: FpgaDeviceCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the connection of a VMM in order if its device is killed. Started by `aviary fpga-device`, with the connection as standard
-/// input and its own connection to the device as standard output.
-#[derive(Args)]
-pub struct FpgaGuardCommand {}
-
-fn start_guard(vmm: &UnixStream) -> anyhow::Result<UnixStream> {
-    let (own, of_guard) = UnixStream::pair()?;
-    let mut command = std::process::Command::new(std::env::current_exe()?);
-    // A signal of the terminal ends the device, and not both at once.
-    command.arg("fpga-guard").process_group(0).stdin(OwnedFd::from(vmm.try_clone()?)).stdout(OwnedFd::from(of_guard));
-    command.spawn()?;
-    Ok(own)
+fn on_its_own(command: &FpgaDeviceCommand) -> anyhow::Result<Connected> {
+    let card = command.card.as_deref().context("--card is missing")?;
+    let listen = command.listen.as_deref().context("--listen is missing")?;
+    let (place, own) = (path_of("--card", card)?, path_of("--listen", listen)?);
+    let socket = CardSocket::connect(place).with_context(|| format!("the card at {card}: is it running?"))?;
+    let greeted = FpgaDevice::new(socket, &command.guid.to_lowercase(), command.ids);
+    let device = greeted.with_context(|| format!("the card at {card}"))?;
+    let vmm = accept_one(own).with_context(|| format!("--listen {listen}"))?;
+    Ok(Connected { device, vmm, node: None })
 }
 
-pub fn run_guard() -> anyhow::Result<ExitCode> {
+fn of_node(command: &FpgaDeviceCommand) -> anyhow::Result<Connected> {
+    // If the node has ended before, another process is the parent; but then the card has, too, and answers nothing.
+    let parent = rustix::process::getppid().context("the node has ended")?;
+    let node = rustix::process::pidfd_open(parent, PidfdFlags::empty())?;
     let vmm = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    let device = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    let card = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    let greeted = FpgaDevice::new(CardSocket::from(card), &command.guid.to_lowercase(), command.ids);
+    Ok(Connected { device: greeted?, vmm, node: Some(node) })
+}
+
+/// Serves what the VMM of a device sends. Started by `aviary fpga-device`, with its connection to that as standard input.
+#[derive(Args)]
+pub struct FpgaWorkerCommand {}
+
+struct WorkerProcess(Child);
+
+impl WorkerProcess {
+    fn start(socket: OwnedFd) -> std::io::Result<WorkerProcess> {
+        let mut command = std::process::Command::new("/proc/self/exe");
+        // A signal of the terminal ends the device, and not both at once.
+        command.arg0("aviary").arg("fpga-worker").process_group(0).env_clear().stdin(socket).stdout(Stdio::null());
+        command.spawn().map(WorkerProcess)
+    }
+}
+
+impl StartedWorker for WorkerProcess {
+    fn end(&mut self) -> String {
+        let _ = self.0.kill();
+        self.0.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    }
+}
+
+pub fn run_worker() -> anyhow::Result<ExitCode> {
+    let keeper = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     confine_helper(None).map_err(|error| anyhow::anyhow!("cannot confine the process: {error}"))?;
-    // It sends nothing, and ends.
-    let _ = (&device).read(&mut [0]);
-    end_connection(&vmm);
+    let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga-device: {line}");
+    // A keeper that has ended has nobody to tell.
+    if let Err(error) = Worker::start(keeper).and_then(|mut worker| worker.serve(&log)) {
+        log(format_args!("a worker ends: {error}"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -13,7 +13,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
-use crate::link::{MESSAGE_BYTES, Reply, Request};
+use crate::link::{MESSAGE_BYTES, RESUMED, Reply, Request};
 
 /// Time in which the card answers. A VMM stops its machine while it waits for an answer of ours, and gives up after 5 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,6 +57,48 @@ pub struct CardSocket {
     /// Replies to requests that were given up: they come before later ones.
     owed: u32,
     lives: bool,
+    /// Requests so far, also those of processes that had this connection before.
+    requests: u64,
+    replay: Replay,
+}
+
+/// The requests of a message whose process has died before it answered: the card has done some of them already.
+#[derive(Debug, Default)]
+struct Replay {
+    /// Requests that the card has done.
+    done: u64,
+    /// Those that were made again.
+    again: u64,
+    /// The answer to the last one that is done.
+    last: Reply,
+}
+
+impl Replay {
+    /// The answer to a request that must not be done twice, if it was done: all that came before the last one were no refusals,
+    /// since the device went on. `None`: it is made, as for the first time.
+    fn answer(&mut self, request: &Request) -> Option<Reply> {
+        if self.again >= self.done {
+            return None;
+        }
+        self.again += 1;
+        let once = matches!(
+            request,
+            Request::Read { .. }
+                | Request::Write { .. }
+                | Request::Base { .. }
+                | Request::State { .. }
+                | Request::Memory { .. }
+                | Request::Map { .. }
+        );
+        once.then(|| if self.again == self.done { self.last } else { Reply::default() })
+    }
+}
+
+impl From<OwnedFd> for CardSocket {
+    /// A connection to a card, which may have answered already that it takes no more clients.
+    fn from(socket: OwnedFd) -> CardSocket {
+        CardSocket { socket, vmm: None, owed: 0, lives: true, requests: 0, replay: Replay::default() }
+    }
 }
 
 impl CardSocket {
@@ -65,12 +107,58 @@ impl CardSocket {
     pub fn connect(path: &Path) -> Result<CardSocket, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(CardSocket { socket, vmm: None, owed: 0, lives: true })
+        Ok(CardSocket::from(socket))
     }
 
     /// From now on the end of this connection ends a wait.
     pub fn watch(&mut self, vmm: OwnedFd) {
         self.vmm = Some(vmm);
+    }
+
+    /// Goes on with a connection on which so many requests were made. `resumes`: by a process that has died since.
+    pub fn go_on(&mut self, requests: u64, resumes: bool) {
+        self.requests = requests;
+        if resumes {
+            self.resume(requests);
+        }
+    }
+
+    /// Goes on with the connection of a process that has died, which had made so many requests when it last answered its VMM.
+    /// The requests of the message that comes next are made once, whichever of them the card has done.
+    fn resume(&mut self, requests: u64) {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        if self.send(&Request::Resume, None).is_err() {
+            return;
+        }
+        loop {
+            // Answers that nobody has read come first.
+            self.owed = self.owed.max(1);
+            let Ok((reply, _)) = self.receive(deadline) else {
+                self.lives = false;
+                return;
+            };
+            let [count, errno, value, .., mark] = reply.words;
+            if mark == RESUMED {
+                let last = Reply { errno: errno as u32, ..Reply::with(&[value]) };
+                self.replay = Replay { done: count.saturating_sub(requests), again: 0, last };
+                (self.requests, self.owed) = (count, 0);
+                return;
+            }
+        }
+    }
+
+    /// Nothing of a message that was begun by another process is left.
+    pub fn end_of_message(&mut self) {
+        self.replay = Replay::default();
+    }
+
+    /// For another process, which goes on.
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    pub fn requests(&self) -> u64 {
+        self.requests
     }
 
     pub fn socket(&self) -> &OwnedFd {
@@ -85,6 +173,9 @@ impl CardSocket {
     fn exchange(&mut self, request: &Request, file: Option<OwnedFd>) -> Result<(Reply, Option<OwnedFd>), CardLost> {
         if !self.lives {
             return Err(CardLost);
+        }
+        if let Some(done) = self.replay.answer(request) {
+            return Ok((done, None));
         }
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while self.owed > 0 {
@@ -109,6 +200,7 @@ impl CardSocket {
             return Err(CardLost);
         }
         self.owed += 1;
+        self.requests += 1;
         Ok(())
     }
 
@@ -162,5 +254,25 @@ impl Card for CardSocket {
 
     fn lives(&self) -> bool {
         self.lives
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_are_done_are_not_made_again() {
+        let map = Request::Map { address: 0, length: 4096, memory: 0, offset: 0, rights: aviary_card::Rights::Read };
+        let memory = Request::Memory { id: 0, length: 4096, rights: aviary_card::Rights::Read };
+        let last = Reply::refused(Errno::NOMEM);
+        let mut replay = Replay { done: 2, again: 0, last };
+        assert_eq!(replay.answer(&memory), Some(Reply::default()));
+        assert_eq!(replay.answer(&map), Some(last));
+        assert_eq!(replay.answer(&map), None);
+        // A reset is made again.
+        let mut replay = Replay { done: 2, again: 0, last };
+        assert_eq!([Request::Reset, Request::Reset, map].map(|request| replay.answer(&request)), [None; 3]);
+        assert_eq!(Replay::default().answer(&Request::Read { offset: 0, bytes: 8 }), None);
     }
 }

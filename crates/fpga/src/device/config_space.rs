@@ -78,6 +78,11 @@ impl ConfigSpace {
         space
     }
 
+    /// With these bytes, which were read from another one.
+    pub fn again(bytes: [u8; CONFIG_BYTES as usize]) -> ConfigSpace {
+        ConfigSpace { bytes, ..ConfigSpace::new(PciIds::default()) }
+    }
+
     fn put(&mut self, at: usize, bytes: &[u8]) {
         if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);

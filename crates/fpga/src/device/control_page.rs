@@ -111,6 +111,18 @@ pub struct HalfWritten {
 }
 
 impl HalfWritten {
+    /// Which halves there are, and both.
+    pub fn words(&self) -> [u64; 2] {
+        let there = u64::from(self.low.is_some()) | u64::from(self.high.is_some()) << 1;
+        [there, u64::from(self.high.unwrap_or(0)) << 32 | u64::from(self.low.unwrap_or(0))]
+    }
+
+    /// As [`HalfWritten::words`] gives it.
+    pub fn of([there, halves]: [u64; 2]) -> HalfWritten {
+        let (low, high) = (there & 1 != 0, there & 2 != 0);
+        HalfWritten { low: low.then_some(halves as u32), high: high.then_some((halves >> 32) as u32) }
+    }
+
     /// The value, if all of it has been written now.
     pub fn put(&mut self, offset: u64, data: &[u8]) -> Option<u64> {
         if let Ok(whole) = data.try_into() {

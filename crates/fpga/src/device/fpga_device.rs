@@ -68,16 +68,16 @@ pub struct FpgaDevice<C> {
     pub card: C,
     pub memory: VmMemory,
     pub counts: MessageCounts,
-    guid: [u64; 2],
-    state_bytes: u64,
-    state_address: u64,
-    config: ConfigSpace,
-    irqs: [Option<OwnedFd>; VECTORS],
+    pub(super) guid: [u64; 2],
+    pub(super) state_bytes: u64,
+    pub(super) state_address: u64,
+    pub(super) config: ConfigSpace,
+    pub(super) irqs: [Option<OwnedFd>; VECTORS],
     /// Halves of BASE, STATE_ADDRESS and RESET.
-    half_written: [HalfWritten; 3],
+    pub(super) half_written: [HalfWritten; 3],
     /// Errno of the last write that the card has answered.
-    error: u64,
-    has_version: bool,
+    pub(super) error: u64,
+    pub(super) has_version: bool,
 }
 
 type Answer = Result<Vec<u8>, Errno>;

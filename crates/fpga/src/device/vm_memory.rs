@@ -13,11 +13,11 @@ const HUGE: u64 = 2 << 20;
 
 /// A file that the card knows.
 #[derive(Debug)]
-struct KnownFile {
-    device: u64,
-    inode: u64,
-    length: u64,
-    id: u64,
+pub(super) struct KnownFile {
+    pub device: u64,
+    pub inode: u64,
+    pub length: u64,
+    pub id: u64,
 }
 
 /// What happened to the maps of the VMM, since the last reset.
@@ -35,10 +35,10 @@ pub struct MapCounts {
 #[derive(Debug)]
 pub struct VmMemory {
     /// The first IO address that goes to the card; `None`: nothing goes there.
-    base: Option<u64>,
+    pub(super) base: Option<u64>,
     region_bytes: u64,
-    files: Vec<KnownFile>,
-    next_file: u64,
+    pub(super) files: Vec<KnownFile>,
+    pub(super) next_file: u64,
     pub counts: MapCounts,
 }
 

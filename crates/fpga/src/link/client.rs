@@ -18,7 +18,7 @@ use super::events::Events;
 use super::incoming::{Arrived, Incoming};
 use super::limits::Limits;
 use super::memories::Memories;
-use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
+use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, RESUMED, Reply, Request};
 use crate::faults::JobFault;
 use crate::mappings::MappingError;
 use crate::mediator::{Error, Mediator, guid_halves};
@@ -111,6 +111,8 @@ pub struct Client {
     account: MemoryAccount,
     /// Requests so far.
     requests: u64,
+    /// The last answer that was given.
+    last: Reply,
     /// The node ends its session.
     ended: bool,
     events: Events,
@@ -132,6 +134,7 @@ impl Client {
             terms,
             account,
             requests: 0,
+            last: Reply::default(),
             ended: false,
             events: Events::default(),
             raised: 0,
@@ -228,6 +231,14 @@ impl Client {
             }
             parsed => parsed?,
         };
+        if request == Request::Resume {
+            // It does not count, and is not the last answer: a process that asks may die, too.
+            self.requests -= 1;
+            let last @ Reply { errno, words: [value, ..] } = self.last;
+            self.answer(Reply::with(&[self.requests, errno.into(), value, 0, 0, 0, RESUMED]), None)?;
+            self.last = last;
+            return Ok(true);
+        }
         if let Request::Interrupt { vector } = request {
             self.subscribe(vector)?;
             return Ok(true);
@@ -334,7 +345,7 @@ impl Client {
             (_, Some(id)) => id,
         };
         let done = match *request {
-            Request::Hello { .. } | Request::Interrupt { .. } | Request::Port { .. } => {
+            Request::Hello { .. } | Request::Interrupt { .. } | Request::Port { .. } | Request::Resume => {
                 return Some(Reply::refused(Errno::BUSY));
             }
             Request::Read { offset, bytes } => match mediator.read(id, offset, bytes) {
@@ -431,7 +442,8 @@ impl Client {
         Reply::with(&[high, low, number as u64, there as u64])
     }
 
-    fn answer(&self, reply: Reply, descriptor: Option<OwnedFd>) -> Result<(), Farewell> {
+    fn answer(&mut self, reply: Reply, descriptor: Option<OwnedFd>) -> Result<(), Farewell> {
+        self.last = reply;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::mediator::guid_halves;
 
 /// The version in HELLO. Changes with every change of this file.
-pub const LINK_VERSION: u32 = 4;
+pub const LINK_VERSION: u32 = 5;
 /// The length of every request and reply.
 pub const MESSAGE_BYTES: usize = 64;
 
@@ -69,6 +69,9 @@ pub enum Request {
     Info,
     /// What went wrong first in the last job.
     Fault,
+    /// How many requests came on this connection, without those of this kind, and what was answered last: for a process that goes on with the
+    /// connection of one that has died.
+    Resume,
     /// A descriptor that becomes readable when this vector is raised; it comes with the reply.
     Interrupt {
         vector: u32,
@@ -106,6 +109,7 @@ const PORT: u32 = 12;
 const MEMORY: u32 = 13;
 const FORGET: u32 = 14;
 const FAULT: u32 = 15;
+const RESUME: u32 = 16;
 
 fn word(bytes: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
@@ -148,6 +152,7 @@ impl Request {
             WAIT => Request::Wait { ms: small },
             INFO => Request::Info,
             FAULT => Request::Fault,
+            RESUME => Request::Resume,
             INTERRUPT => Request::Interrupt { vector: small },
             PORT => Request::Port { version: small, place: first },
             kind => return Err(BadRequest::Kind(kind)),
@@ -183,6 +188,7 @@ impl Request {
             Request::Wait { ms } => (WAIT, ms, [0; 4]),
             Request::Info => (INFO, 0, [0; 4]),
             Request::Fault => (FAULT, 0, [0; 4]),
+            Request::Resume => (RESUME, 0, [0; 4]),
             Request::Interrupt { vector } => (INTERRUPT, vector, [0; 4]),
             Request::Port { version, place } => (PORT, version, [place, 0, 0, 0]),
         };
@@ -192,6 +198,9 @@ impl Request {
         bytes
     }
 }
+
+/// The last word of the answer to [`Request::Resume`], which no other one has: answers that nobody has read come before it.
+pub const RESUMED: u64 = u64::from_ne_bytes(*b"RESUMED!");
 
 /// The answer: 0 or an errno, and up to seven words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -296,6 +305,7 @@ mod tests {
             (Request::Wait { ms: 50 }, 0),
             (Request::Info, 0),
             (Request::Fault, 0),
+            (Request::Resume, 0),
             (Request::Interrupt { vector: 3 }, 0),
             (Request::Port { version: 4, place: 2 }, 0),
         ] {

@@ -12,5 +12,5 @@ mod node_link;
 mod service;
 
 pub use limits::Limits;
-pub use message::{LINK_VERSION, MESSAGE_BYTES, Reply, Request};
+pub use message::{LINK_VERSION, MESSAGE_BYTES, RESUMED, Reply, Request};
 pub use service::{Service, ServiceError};

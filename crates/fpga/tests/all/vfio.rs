@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 
 use super::common;
 use super::link::{Card, INFO, ask, card, connected, start_endless_walk};
-use aviary_fpga::device::{CardSocket, DeviceFarewell, FpgaDevice, PciIds, end_connection, serve_vmm};
+use aviary_fpga::device::{
+    CardSocket, DeviceFarewell, FpgaDevice, Keeper, PciIds, StartedWorker, Worker, end_connection,
+};
 use aviary_fpga::link::Limits;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
@@ -75,13 +77,66 @@ fn send(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags | SendFlags::NOSIGNAL)
 }
 
+/// Where a worker dies.
+#[derive(Debug, Clone, Copy)]
+enum Death {
+    /// It has the message and has done nothing.
+    Before,
+    /// It has done everything, and has not answered.
+    After,
+}
+
+/// A worker that is no process.
+struct WorkerThread(Option<JoinHandle<()>>);
+
+impl WorkerThread {
+    fn start(socket: OwnedFd, death: Option<(usize, Death)>) -> WorkerThread {
+        let serve = move || {
+            let Ok(mut worker) = Worker::start(socket) else { return };
+            let Some((messages, death)) = death else { return worker.serve(&|_| {}).unwrap() };
+            for number in 0.. {
+                let packet = loop {
+                    match worker.hear() {
+                        Ok(Some(packet)) => break packet,
+                        Ok(None) => std::thread::yield_now(),
+                        Err(_) => return,
+                    }
+                };
+                if number == messages && matches!(death, Death::Before) {
+                    return;
+                }
+                let reply = worker.execute(packet);
+                if number == messages || worker.answer(&reply).is_err() {
+                    return;
+                }
+            }
+        };
+        WorkerThread(Some(std::thread::spawn(serve)))
+    }
+}
+
+impl StartedWorker for WorkerThread {
+    fn end(&mut self) -> String {
+        if let Some(thread) = self.0.take() {
+            thread.join().unwrap();
+        }
+        "a thread".to_owned()
+    }
+}
+
 impl Vmm {
     fn start(card: &Path) -> Vmm {
+        Vmm::start_with(card, Vec::new())
+    }
+
+    /// `deaths`: of the first workers, one after the other, in this many messages.
+    fn start_with(card: &Path, deaths: Vec<(usize, Death)>) -> Vmm {
         let (socket, own) = UnixStream::pair().unwrap();
-        let mut link = CardSocket::connect(card).unwrap();
-        link.watch(own.try_clone().unwrap().into());
-        let mut device = FpgaDevice::new(link, LL, PciIds::default()).unwrap();
-        let device = std::thread::spawn(move || serve_vmm(&mut device, &own, None, &|_| {}));
+        let link = CardSocket::connect(card).unwrap();
+        let device = FpgaDevice::new(link, LL, PciIds::default()).unwrap();
+        let mut deaths = deaths.into_iter();
+        let start = move |socket| Ok(WorkerThread::start(socket, deaths.next()));
+        let device = std::thread::spawn(move || Keeper::new(device, &own).serve(&[], start, &|_| {}));
         Vmm { socket, device }
     }
 
@@ -464,4 +519,38 @@ fn hostile_vmm_harms_no_neighbour() {
 #[ignore = "takes a minute: 1,000,000 messages; the test above sends 20,000"]
 fn hostile_vmm_harms_no_neighbour_in_a_million_messages() {
     hostile_vmm(1_000_000);
+}
+
+#[test]
+fn job_is_right_whichever_message_its_worker_dies_in() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    // The version, BASE, a map, STATE_ADDRESS, its errno, two registers of the job, and reads of its state.
+    for message in 0..9 {
+        for death in [Death::Before, Death::After] {
+            let vmm = Vmm::start_with(&card.path, vec![(message, death), (0, Death::After), (1, Death::Before)]);
+            let mut version = body(&[1 << 16], &[]);
+            version.extend(b"{}\0");
+            vmm.ask(VERSION, &version, &[]).unwrap();
+            let memory = vmm.set_up();
+            vmm.walk(&memory);
+            assert_eq!(
+                (vmm.word(CONTROL, MAPPED_BYTES), vmm.word(CONTROL, REFUSED_MAPS)),
+                (4 * MIB, 0),
+                "{message} {death:?}"
+            );
+            vmm.unmap(common::GUEST, 4 * MIB);
+            assert!(matches!(vmm.end(), DeviceFarewell::HungUp));
+        }
+    }
+    assert_eq!(card.end(), (0, 0));
+}
+
+#[test]
+fn message_that_kills_its_workers_ends_the_device() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let vmm = Vmm::start_with(&card.path, vec![(0, Death::Before); 9]);
+    let told = message(VERSION, 0, &body(&[1 << 16], &[]));
+    send(&vmm.socket, &told, &[], SendFlags::empty()).unwrap();
+    assert!(matches!(vmm.device.join().unwrap(), DeviceFarewell::Dying));
+    assert_eq!(card.end(), (0, 0));
 }

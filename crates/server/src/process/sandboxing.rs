@@ -299,18 +299,28 @@ const HELPER_CALLS: &[&str] = &[
     "flock",
 ];
 
-/// Confines a helper process, which has one thread and has opened all its files: to `user`, to no file at all, to the system
-/// calls that it needs. Refused calls that end it are told on standard error.
+/// Gives up what a helper process that starts others does not need: it becomes `user`, and neither it nor what it starts can gain
+/// privileges.
 ///
 /// # Errors
-/// It cannot be that user, or the kernel has no filters.
-pub fn confine_helper(user: Option<u32>) -> Result<(), String> {
+/// It cannot be that user.
+pub fn step_down(user: Option<u32>) -> Result<(), String> {
     if let Some(user) = user {
         privileges::become_user(user, &[]).map_err(|error| format!("user {user}: {error}"))?;
     }
     // SAFETY: takes effect on this process only and touches no memory.
     unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     privileges::drop_capabilities();
+    Ok(())
+}
+
+/// Confines a helper process, which has one thread and has opened all its files: to `user`, to no file at all, to the system
+/// calls that it needs. Refused calls that end it are told on standard error.
+///
+/// # Errors
+/// It cannot be that user, or the kernel has no filters.
+pub fn confine_helper(user: Option<u32>) -> Result<(), String> {
+    step_down(user)?;
     let reach = Reach { use_only: vec!["/dev/null".into()], ..Reach::default() };
     // Where the kernel has no Landlock, the user and the list of calls are the walls.
     let _ = files::confine_files_only(&reach);
