@@ -175,10 +175,15 @@ fn own_folders() -> Vec<PathBuf> {
     OWN_FOLDERS.iter().map(|folder| own.join(folder)).collect()
 }
 
+/// The file of a library of Aviary's own.
+pub fn find_own(soname: &str) -> Option<PathBuf> {
+    let mut files = own_folders().into_iter().map(|folder| folder.join(soname));
+    files.find(|file| file.is_file())?.canonicalize().ok()
+}
+
 /// The file of Aviary's own library of an API, which stands in where the machine has none of this name.
 pub fn own_library(soname: &str) -> Option<PathBuf> {
-    let mut files = own_folders().into_iter().map(|folder| folder.join(soname));
-    let own = files.find(|file| file.is_file())?.canonicalize().ok()?;
+    let own = find_own(soname)?;
     find_library(soname).is_none().then_some(own)
 }
 

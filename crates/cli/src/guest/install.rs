@@ -1,6 +1,7 @@
 //! `aviary guest install`: guest libraries and the driver's sources in a system that runs as a virtual machine.
 
 use super::{
+    fpga,
     layout::{HOME, Item, LIBRARIES, Layout, PROGRAMS},
     root::{Change, GuestRoot},
 };
@@ -46,8 +47,12 @@ pub struct InstallCommand {
     /// Sources of the driver, with a dkms.conf (default: those that came with this program).
     #[arg(long, value_name = "DIR")]
     driver: Option<PathBuf>,
+    /// Install what programs need for accelerators of FPGA cards (docs/fpga.md): the libraries, and that the kernel's vfio-pci
+    /// takes the PCI functions at each start. Guest libraries of APIs and the driver only if --api names some.
+    #[arg(long)]
+    fpga: bool,
     /// Remove what was installed.
-    #[arg(long, conflicts_with_all = ["api", "api_dir", "driver"])]
+    #[arg(long, conflicts_with_all = ["api", "api_dir", "driver", "fpga"])]
     uninstall: bool,
 }
 
@@ -63,16 +68,27 @@ pub fn run(command: &InstallCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
-    let search = apis::search_path(&command.api_dir)?;
-    let has = |soname: &str| GUEST_LIBRARIES.iter().any(|folder| root.exists(&format!("{folder}/{soname}")));
-    let Layout { mut items, variables } = Layout::of(&apis::select(&search, &command.api)?, &has)?;
     let text = |text: String| Item::File { data: text.into_bytes(), mode: 0o644 };
+    let has_apis = !command.fpga || !command.api.is_empty();
+    let (mut items, mut variables, mut driver) = (BTreeMap::new(), BTreeMap::new(), None);
+    if has_apis {
+        let search = apis::search_path(&command.api_dir)?;
+        let has = |soname: &str| GUEST_LIBRARIES.iter().any(|folder| root.exists(&format!("{folder}/{soname}")));
+        Layout { items, variables } = Layout::of(&apis::select(&search, &command.api)?, &has)?;
+        items.insert(UDEV_RULE.into(), text(UDEV_RULE_TEXT.into()));
+        driver = driver_sources(command, &mut items)?;
+    }
+    if command.fpga {
+        let (more, missing) = fpga::items();
+        missing
+            .iter()
+            .for_each(|soname| println!("note      {soname} is not built here: build it with fpga/opae/build"));
+        items.extend(more);
+    }
     if items.keys().any(|path| path.starts_with(LIBRARIES)) {
         items.insert(LINKER.into(), text(format!("{LIBRARIES}\n")));
     }
-    items.insert(UDEV_RULE.into(), text(UDEV_RULE_TEXT.into()));
     items.insert(GROUP.into(), text(GROUP_TEXT.into()));
-    let driver = driver_sources(command, &mut items)?;
     // First of all, so that a stopped installation can be removed.
     let earlier = listed(root);
     let all: Vec<&str> = earlier.iter().chain(items.keys()).map(String::as_str).collect();
@@ -91,7 +107,12 @@ fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
     for (name, value) in &variables {
         println!("note      programs may need {name}={value}");
     }
+    if command.fpga {
+        let running = (command.root == Path::new("/")).then(|| fs::read_to_string("/proc/cmdline").unwrap_or_default());
+        fpga::advice(root, running.as_deref()).iter().for_each(|line| println!("next      {line}"));
+    }
     match driver {
+        _ if !has_apis => {}
         Some(version) => println!("next      in the guest: dkms install aviary/{version} && modprobe aviary"),
         None => println!("note      the driver's sources were not found here: name them with --driver"),
     }
@@ -142,12 +163,14 @@ fn write_list(root: &GuestRoot, paths: &[&str]) -> anyhow::Result<()> {
 /// Only places that an installation writes to: a guest's own file says it.
 fn listed(root: &GuestRoot) -> Vec<String> {
     let places = ["/usr/lib/aviary/", "/usr/src/aviary-", "/etc/OpenCL/vendors/", LINKER, UDEV_RULE, GROUP];
+    let of_fpga = |path: &str| [fpga::MODULES, fpga::OPTIONS, fpga::UDEV_RULE].contains(&path);
     let text = root.read(LIST).unwrap_or_default();
     let lines = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect::<Vec<_>>();
     // Of programs only the name of one: other files of that folder are the guest's own.
     let program = |path: &str| path.strip_prefix(PROGRAMS).is_some_and(|name| OUR_PROGRAMS.contains(&name));
-    let ours =
-        |path: &String| (places.iter().any(|place| path.starts_with(place)) || program(path)) && !path.contains("/../");
+    let ours = |path: &String| {
+        (places.iter().any(|place| path.starts_with(place)) || program(path) || of_fpga(path)) && !path.contains("/../")
+    };
     lines.into_iter().filter(ours).collect()
 }
 

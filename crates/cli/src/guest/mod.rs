@@ -2,6 +2,7 @@
 
 mod cpio;
 pub mod elf;
+mod fpga;
 mod image;
 mod install;
 mod layout;
