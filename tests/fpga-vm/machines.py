@@ -86,14 +86,14 @@ class Device:
 class Machine:
     """A virtual machine with a shell on its serial line."""
 
-    def __init__(self, directory, image, card, name, memory="768M", user=None):
-        self.device = Device(directory, card, name, user)
+    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None):
+        self.device = None if socket else Device(directory, card, name, user)
         self.errors, self.lines = directory / f"qemu-{name}", queue.Queue()
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
                    "-nodefaults", "-no-reboot", "-serial", "stdio", "-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48",
                    "-kernel", FETCHED / "vmlinuz", "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]
-        place = f'"socket":{{"type":"unix","path":"{self.device.socket}"}}'
+        place = f'"socket":{{"type":"unix","path":"{socket or self.device.socket}"}}'
         command += ["-device", f'{{"driver":"vfio-user-pci","addr":"4.0",{place}}}']
         with self.errors.open("w", encoding="utf-8") as errors:
             self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
@@ -143,8 +143,16 @@ class Machine:
     def discard(self):
         self.process.kill()
         self.process.wait()
-        self.device.process.kill()
-        self.device.process.wait()
+        if self.device:
+            self.device.process.kill()
+            self.device.process.wait()
+
+
+class At:
+    """A card of a node."""
+
+    def __init__(self, socket):
+        self.socket = socket
 
 
 class Card:

@@ -13,7 +13,7 @@ use crate::servers::sandbox_settings::SandboxSettings;
 use crate::tenants::tenant::Tenants;
 use crate::upgrade::command::UpgradeCommand;
 use crate::users::server_users::UserRange;
-use crate::vms::{VmDeviceCommand, VmSettings};
+use crate::vms::{FpgaDeviceCommand, FpgaDeviceSettings, VmDeviceCommand, VmSettings};
 use aviary_transport::RemoteAddress;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +41,8 @@ pub struct Settings {
     pub vms: Vec<VmSettings>,
     /// FPGA cards; those that are not here any more end.
     pub cards: Vec<CardSettings>,
+    /// Accelerators of VMs; those that are not here any more end, and stay in their VMs.
+    pub fpga_devices: Vec<FpgaDeviceSettings>,
     /// Notes for the caller of the change.
     pub notes: Vec<String>,
 }
@@ -128,6 +130,10 @@ pub struct NodeConfig {
     pub cards: Vec<CardSettings>,
     /// The command of each card's process.
     pub card: CardCommand,
+    /// Accelerators of VMs.
+    pub fpga_devices: Vec<FpgaDeviceSettings>,
+    /// The command of each one's process.
+    pub fpga_device: FpgaDeviceCommand,
     pub log: Level,
 }
 
@@ -164,6 +170,8 @@ impl NodeConfig {
             vm_device: VmDeviceCommand::own(),
             cards: Vec::new(),
             card: CardCommand::own(),
+            fpga_devices: Vec::new(),
+            fpga_device: FpgaDeviceCommand::own(),
             log: Level::Info,
         }
     }

@@ -6,16 +6,32 @@ use rustix::event::{
     epoll::{self, CreateFlags, EventData, EventFlags},
     poll,
 };
+use rustix::io::Errno;
 use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// How long a process that was killed is waited for when the node ends.
+pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// True if there is something to read now, or of a process: it has ended, whether or not the node's loop has seen that.
 pub fn is_readable(fd: impl AsFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+/// True if the process of a pidfd ends until then.
+pub(crate) fn ends_by(exit: impl AsFd, deadline: Instant) -> bool {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&exit, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +70,10 @@ pub enum Token {
     CardControl(u64),
     /// A card's process ended.
     CardExit(u64),
+    /// A VM connects for an accelerator, by its place in the list.
+    FpgaDevice(u64),
+    /// The process of such a device ended.
+    FpgaDeviceExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -80,6 +100,8 @@ impl Token {
             Token::Card(id) => (16, id),
             Token::CardControl(id) => (17, id),
             Token::CardExit(id) => (18, id),
+            Token::FpgaDevice(id) => (19, id),
+            Token::FpgaDeviceExit(id) => (20, id),
         };
         kind << SHIFT | id
     }
@@ -105,6 +127,8 @@ impl Token {
             16 => Token::Card(id),
             17 => Token::CardControl(id),
             18 => Token::CardExit(id),
+            19 => Token::FpgaDevice(id),
+            20 => Token::FpgaDeviceExit(id),
             _ => Token::Stranger(id),
         }
     }

@@ -245,6 +245,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
         devices,
         cards: state.cards.report(),
+        fpga_devices: state.fpga_devices.report(|session| state.cards.has(session)),
     })
 }
 

@@ -7,12 +7,19 @@
 use crate::attach::foreign::{LISTENER, nobody};
 use crate::attach::listener::listen_on;
 use crate::attach::private::PrivateDir;
+use crate::epoll::{KILL_PATIENCE, ends_by};
 use crate::error::NodeError;
+use crate::servers::api_server::{ServerEnd, pidfd, reap};
 use aviary_control::{Aside, Foreign};
+use rustix::process::{Signal, pidfd_send_signal};
 use std::{
     fs::{self, Permissions},
+    io,
+    os::fd::OwnedFd,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
 };
 
 /// Where helper processes attach.
@@ -58,5 +65,46 @@ impl HelperAccess {
     pub fn arguments(&self) -> Vec<std::ffi::OsString> {
         let user = self.user.map(|user| ["--user".into(), user.to_string().into()]);
         ["--node".into(), self.socket.clone().into()].into_iter().chain(user.into_iter().flatten()).collect()
+    }
+}
+
+/// A child of this process, also after its program was replaced.
+#[derive(Debug)]
+pub(crate) struct HelperProcess {
+    pid: u32,
+    /// Readable when it has ended.
+    pub exit: OwnedFd,
+}
+
+impl HelperProcess {
+    pub fn spawn(command: &mut Command, aside: &Aside) -> io::Result<HelperProcess> {
+        let mut child = aside.while_spawning(|| command.spawn())?;
+        match pidfd(child.id()) {
+            Ok(exit) => Ok(HelperProcess { pid: child.id(), exit }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// One that this process has had since before its program was replaced.
+    pub fn again(pid: u32, exit: OwnedFd) -> HelperProcess {
+        HelperProcess { pid, exit }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn kill(&self) {
+        // It may have ended just now; the descriptor never names another process.
+        let _ = pidfd_send_signal(&self.exit, Signal::KILL);
+    }
+
+    /// Reaps one that has ended or was killed. `None`: it does not end, as a descriptor of a peer keeps it, and is left behind.
+    pub fn part(self) -> Option<ServerEnd> {
+        ends_by(&self.exit, Instant::now() + KILL_PATIENCE).then(|| reap(&self.exit))
     }
 }

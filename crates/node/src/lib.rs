@@ -56,7 +56,7 @@ pub use tenants::tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenan
 pub use tenants::vendor_set::VendorSet;
 pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_versions};
 pub use users::server_users::UserRange;
-pub use vms::{VmDeviceCommand, VmSettings};
+pub use vms::{FpgaDeviceCommand, FpgaDeviceReport, FpgaDeviceSettings, VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;
 pub use aviary_gate::{

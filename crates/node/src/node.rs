@@ -25,7 +25,7 @@ use crate::upgrade::users;
 use crate::users::claims;
 use crate::users::server_users::{ServerUsers, UserRange};
 use crate::users::user_database::UserDatabase;
-use crate::vms::Vms;
+use crate::vms::{FpgaDevices, Vms};
 use aviary_control::Aside;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
@@ -87,6 +87,7 @@ pub(crate) struct CoreState {
     pub gateways: Gateways,
     pub vms: Vms,
     pub cards: Cards,
+    pub fpga_devices: FpgaDevices,
     /// How often the node's program was replaced.
     pub upgrades: u64,
 }
@@ -165,17 +166,21 @@ fn helper_door(
 }
 
 impl CoreState {
-    /// `wake`: written where the user database has answered.
+    /// `wake`: written where the user database has answered. `is_first`: there was no program before this one.
     fn new(
         config: &mut NodeConfig,
         listener: Listener,
         server_users: Option<ServerUsers>,
-        wake: &OwnedFd,
+        (wake, is_first): (&OwnedFd, bool),
         (log, aside): (Log, &Aside),
     ) -> Result<CoreState, NodeError> {
         let vms = Vms::bind(&config.vms, aside)?;
         let mut notes = Vec::new();
-        let cards = Cards::bind(&config.cards, &config.devices, &mut notes, aside)?;
+        // Those of the program before are restored.
+        let (cards, devices) =
+            if is_first { (&config.cards[..], &config.fpga_devices[..]) } else { (&[][..], &[][..]) };
+        let fpga_devices = FpgaDevices::bind(devices, aside)?;
+        let cards = Cards::bind(cards, &config.devices, &mut notes, aside)?;
         notes.iter().for_each(|note| log.warn(note));
         let told = rustix::io::fcntl_dupfd_cloexec(wake, 3).map_err(|errno| NodeError::Watch(errno.into()))?;
         let users = UserDatabase::new(aviary_transport::has_user_entry, told);
@@ -191,6 +196,7 @@ impl CoreState {
             gateways: Gateways::default(),
             vms,
             cards,
+            fpga_devices,
             upgrades: 0,
         })
     }
@@ -214,7 +220,7 @@ impl Core {
         let may_schedule = config.may_schedule();
         let server_users = server_users(&mut config, before.as_deref_mut(), log)?;
         let sandboxed = sandboxed(&config, server_users.as_ref());
-        let state = CoreState::new(&mut config, listener, server_users, &wake, (log, &aside))?;
+        let state = CoreState::new(&mut config, listener, server_users, (&wake, before.is_none()), (log, &aside))?;
         if let (Some(command), true) = (&sandboxed, config.zygote.is_some()) {
             config.zygote = Some(command.clone());
         }
@@ -313,6 +319,7 @@ impl Core {
             self.refill();
             self.listen_for_vms();
             self.start_cards();
+            self.listen_for_fpga_devices();
             self.connect_those_that_wait();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
@@ -343,6 +350,7 @@ impl Core {
             .chain(state.idle.next_look())
             .chain(state.vms.next_listen())
             .chain(state.cards.next_start())
+            .chain(state.fpga_devices.next_listen())
             .chain(state.gateways.next_deadline())
             .chain(state.attaching.throttle.next_due())
             .chain(state.attaching.further.next_due())
@@ -378,6 +386,8 @@ impl Core {
             Token::Card(place) => self.accept_card_clients(place),
             Token::CardControl(place) => self.hear_card(place),
             Token::CardExit(place) => self.reap_card(place),
+            Token::FpgaDevice(place) => self.start_fpga_device(place),
+            Token::FpgaDeviceExit(place) => self.reap_fpga_device(place),
         }
     }
 }

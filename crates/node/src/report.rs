@@ -7,6 +7,7 @@ use crate::scheduling::DeviceReport;
 use crate::sessions::registry::{ServerRecord, Session};
 use crate::sessions::stats;
 use crate::tenants::tenant::Tenant;
+use crate::vms::FpgaDeviceReport;
 use aviary_control::{FPGA_MEMORY, FunctionRule};
 use aviary_gate::{Balance, DeviceLimit, Kind};
 use rustix::time::{ClockId, clock_gettime};
@@ -44,6 +45,9 @@ pub struct NodeReport {
     /// FPGA cards.
     #[serde(default)]
     pub cards: Vec<CardReport>,
+    /// Accelerators of VMs.
+    #[serde(default)]
+    pub fpga_devices: Vec<FpgaDeviceReport>,
 }
 
 /// A vendor set.

@@ -16,12 +16,8 @@ pub enum ConfigError {
     BadName { path: PathBuf, name: String },
     /// {path}: `{name}` is reserved for a local user without a tenant: no tenant, certificate or VM can have this name; to limit that user, make a tenant of another name with the user's id in `users`
     ReservedName { path: PathBuf, name: String },
-    /// {path}: VM `{vm}`: socket: expected an absolute path
-    RelativeSocket { path: PathBuf, vm: String },
-    /// {path}: VM `{vm}`: mode: {reason}
-    VmMode { path: PathBuf, vm: String, reason: String },
-    /// {path}: VM `{one}` and VM `{other}` have the same socket: give each its own
-    TwoVms { path: PathBuf, one: String, other: String },
+    /// {path}: {error}
+    Vm { path: PathBuf, error: VmError },
     /// {path}: card {error}
     Card { path: PathBuf, error: CardError },
     /// {path}: vendor set `{vendor}`: {error}
@@ -82,4 +78,23 @@ pub enum CardError {
     Mode { card: String, reason: String },
     /// `{card}` has the same socket as `{other}`: give it another one
     TwoOwners { card: String, other: String },
+}
+
+/// A mistake in a VM's settings.
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum VmError {
+    /// VM `{vm}` has no `socket` and no `fpga`: expected an absolute path, or an accelerator of a card
+    NoSocket { vm: String },
+    /// {whose}: socket: expected an absolute path
+    RelativeSocket { whose: String },
+    /// VM `{vm}`: mode: {reason}
+    Mode { vm: String, reason: String },
+    /// {one} and {other} have the same socket: give each its own
+    TwoOwners { one: String, other: String },
+    /// VM `{vm}`: fpga `{device}`: expected letters, digits, `-`, `_` and `.` as a name
+    DeviceName { vm: String, device: String },
+    /// VM `{vm}`: fpga `{device}`: there is no card `{card}`: name one of [fpga]
+    NoCard { vm: String, device: String, card: String },
+    /// VM `{vm}`: fpga `{device}`: type = `{kind}`: expected a GUID of 32 hexadecimal digits
+    NoGuid { vm: String, device: String, kind: String },
 }

@@ -74,6 +74,11 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   socket = "/run/aviary/build.sock"    # the socket to which its VMM connects
   tenant = "research"           # the tenant of all its processes [the VM's name]
   mode = "600"                  # who may connect
+  [vms.build.fpga.loopback]     # an accelerator of a card as a PCI function of the VM (docs/fpga.md)
+  card = "card0"                # the card's name in [fpga]
+  type = "d8424dc4-a4a3-c413-f89e-433683f9040b"    # the accelerator's, a GUID
+  socket = "/run/aviary/build-loopback.sock"    # the socket to which the VMM connects by vfio-user
+  mode = "600"                  # who may connect [the VM's mode]
   [fpga.card0]                  # a simulated FPGA card (docs/fpga.md)
   image = "all"                 # the name of an image built by fpga/build, or a file
   socket = "/run/aviary/card0.sock"    # the socket to which programs connect [fpga-card0.sock in the folder of the node's socket]
@@ -116,6 +121,7 @@ mod tests {
             ("[devices.a]", device),
             ("[vendors.a]", first(&all["vendors"]).as_table().unwrap().clone()),
             ("[vms.a]", first(&all["vms"]).as_table().unwrap().clone()),
+            ("[vms.a.fpga.b]", first(&first(&all["vms"])["fpga"]).as_table().unwrap().clone()),
             ("[fpga.a]", first(&all["fpga"]).as_table().unwrap().clone()),
             ("[sandbox]", all["sandbox"].as_table().unwrap().clone()),
             ("[cgroup]", all["cgroup"].as_table().unwrap().clone()),

@@ -8,19 +8,23 @@ mod help;
 pub(crate) mod sandbox;
 pub mod values;
 pub(crate) mod vendor;
+pub(crate) mod vm;
 
 pub use error::ConfigError;
 pub use help::CONFIG_HELP;
+pub use vm::parse_vm;
 
 use crate::apis::{self, Api};
 use crate::config::amount::{Amount, limits};
 use crate::config::card::{CardConfig, check_cards};
 use crate::config::cgroup::CgroupConfig;
 use crate::config::vendor::VendorConfigs;
+use crate::config::vm::{VmConfig, check_vms};
 use aviary_control::{FPGA_API, FPGA_MEMORY};
 use aviary_node::{
-    CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, HOST_SWAP,
-    Limits, LoadedPolicy, Rules, Scheduler, Tenant, Tenants, UnknownUsers, VmSettings, precedence,
+    CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FpgaDeviceSettings,
+    FunctionRule, HOST_SWAP, Limits, LoadedPolicy, Rules, Scheduler, Tenant, Tenants, UnknownUsers, VmSettings,
+    precedence,
 };
 use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
@@ -30,7 +34,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use values::{is_plain, parse_mode};
+use values::is_plain;
 
 /// Settings that a running node does not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,16 +133,6 @@ pub struct SandboxConfig {
     /// Namespaces that API servers share with the node.
     #[serde(default)]
     pub share: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VmConfig {
-    socket: PathBuf,
-    /// The VM's name if it is not there.
-    tenant: Option<String>,
-    /// Octal, as a string.
-    mode: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -294,7 +288,6 @@ impl FileConfig {
         config.vendors.keys().try_for_each(|name| check_name(path, name))?;
         let named = config.tenants.iter().map(|(name, tenant)| (name, tenant.vendor.as_ref()));
         vendor::check_known(&config.vendors, path, named)?;
-        config.check_cards(path)?;
         Ok(config)
     }
 
@@ -328,26 +321,12 @@ impl FileConfig {
     }
 
     fn check_vms(&self, path: &Path) -> Result<(), ConfigError> {
-        let mut owners: BTreeMap<&Path, &String> = BTreeMap::new();
-        for (name, vm) in &self.vms {
-            [Some(name), vm.tenant.as_ref()].into_iter().flatten().try_for_each(|name| check_name(path, name))?;
-            if !vm.socket.is_absolute() {
-                return Err(ConfigError::RelativeSocket { path: path.into(), vm: name.clone() });
-            }
-            if let Some(Err(reason)) = vm.mode.as_deref().map(parse_mode) {
-                return Err(ConfigError::VmMode { path: path.into(), vm: name.clone(), reason });
-            }
-            if let Some(other) = owners.insert(&vm.socket, name) {
-                let (one, other) = (other.clone(), name.clone());
-                return Err(ConfigError::TwoVms { path: path.into(), one, other });
-            }
-        }
-        Ok(())
-    }
-
-    fn check_cards(&self, path: &Path) -> Result<(), ConfigError> {
         self.fpga.keys().try_for_each(|name| check_name(path, name))?;
-        let taken = self.vms.iter().map(|(name, vm)| (vm.socket.as_path(), name.as_str()));
+        for (name, vm) in &self.vms {
+            [Some(name), vm.tenant()].into_iter().flatten().try_for_each(|name| check_name(path, name))?;
+        }
+        let taken = check_vms(&self.vms).map_err(|error| ConfigError::Vm { path: path.into(), error })?;
+        let taken = taken.iter().map(|(socket, whose)| (*socket, whose.as_str()));
         check_cards(&self.fpga, taken).map_err(|error| ConfigError::Card { path: path.into(), error })
     }
 
@@ -357,12 +336,11 @@ impl FileConfig {
     }
 
     pub fn vms(&self) -> Vec<VmSettings> {
-        let vm = |(name, vm): (&String, &VmConfig)| VmSettings {
-            tenant: vm.tenant.clone().unwrap_or_else(|| name.clone()),
-            mode: vm.mode.as_deref().and_then(|mode| parse_mode(mode).ok()).unwrap_or(VM_MODE),
-            ..vm_at(name, &vm.socket)
-        };
-        self.vms.iter().map(vm).collect()
+        self.vms.iter().filter_map(|(name, vm)| vm.settings(name)).collect()
+    }
+
+    pub fn fpga_devices(&self) -> Vec<FpgaDeviceSettings> {
+        self.vms.iter().flat_map(|(name, vm)| vm.fpga_devices(name)).collect()
     }
 
     /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's. A program that
@@ -522,25 +500,6 @@ fn check_reserved(path: &Path, name: &str) -> Result<(), ConfigError> {
 }
 
 /// Permissions of a VM's socket.
-const VM_MODE: u32 = 0o600;
-
-fn vm_at(name: &str, socket: &Path) -> VmSettings {
-    VmSettings { name: name.to_owned(), socket: socket.to_owned(), tenant: name.to_owned(), mode: VM_MODE }
-}
-
-/// `NAME=SOCKET` of the command line.
-pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
-    let wrong = || format!("`{text}`: expected NAME=SOCKET, such as build=/run/aviary/build.sock");
-    let (name, socket) = text.split_once('=').filter(|(name, _)| is_plain(name)).ok_or_else(wrong)?;
-    if is_reserved(name) {
-        return Err(format!(
-            "`{name}` cannot be the name of a VM: it is reserved for a local user without a tenant; choose another name"
-        ));
-    }
-    let socket = std::path::absolute(socket).map_err(|_| wrong())?;
-    Ok(vm_at(name, &socket))
-}
-
 /// A function that does not exist would stay allowed where the operator means to deny it, so that is a mistake. Limits
 /// and APIs may be meant for what is built later: those are worth a note.
 pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigError> {

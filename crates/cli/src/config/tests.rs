@@ -1,4 +1,6 @@
 use super::*;
+use crate::config::values::parse_mode;
+use crate::config::vm::vm_at;
 use aviary_node::PrivateDir;
 
 fn read(text: &str) -> Result<FileConfig, ConfigError> {

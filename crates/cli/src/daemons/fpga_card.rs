@@ -7,7 +7,7 @@ use aviary_fpga::link::{Limits, Service, ServiceError};
 use aviary_fpga::{Mediator, Settings, usual_discipline};
 use aviary_server::process::sandboxing::confine_helper;
 use clap::Args;
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 use std::{fs::File, io, os::fd::AsFd, process::ExitCode};
 
 /// Serves the clients that the node passes to it on standard input, until the node ends.
@@ -27,7 +27,8 @@ pub struct FpgaCardCommand {
 pub fn run(command: FpgaCardCommand) -> anyhow::Result<ExitCode> {
     let FpgaCardCommand { name, image, user } = command;
     let shown = name.escape_debug().to_string();
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The end of the node is the end of this socket, also while the image is being loaded. A signal at the parent's end would come
+    // when the thread that has started this process ends, as in an upgrade of the node.
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -36,8 +37,6 @@ pub fn run(command: FpgaCardCommand) -> anyhow::Result<ExitCode> {
     let board = Simulated::start(&find_image(&image)?).with_context(|| format!("card {shown}: image {image}"))?;
     // Before clients come: what they send is hostile. The image is loaded, and no other file is needed.
     confine_helper(user).map_err(|error| anyhow::anyhow!("card {shown}: {error}"))?;
-    // A change of the user takes this back.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mediator = Mediator::new(board, Settings::default(), usual_discipline);
     let told = shown.clone();
     let log = move |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga-card {told}: {line}");

@@ -6,6 +6,7 @@ use crate::config::card::{card_at, parse_card};
 use crate::config::sandbox::{self, Choice, Users};
 use crate::config::values::parse_mode;
 use crate::config::vendor;
+use crate::config::vm::check_has_cards;
 use crate::config::{CONFIG_HELP, FileConfig, Fixed, check_names, parse_device, parse_span, parse_vm};
 use crate::daemons::descriptors::raise_descriptor_limit;
 use crate::daemons::notify::{self, Word};
@@ -196,8 +197,20 @@ impl Source {
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
         let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
         let (vms, cards) = (self.vms(file), self.cards(file));
+        let fpga_devices = file.fpga_devices();
+        check_has_cards(&fpga_devices, &cards)?;
         let most_tenants = file.most_tenants.unwrap_or(USUAL_MOST_TENANTS);
-        Ok(Settings { tenants, most_tenants, sessions_per_user, attach_rate, devices: None, vms, cards, notes })
+        Ok(Settings {
+            tenants,
+            most_tenants,
+            sessions_per_user,
+            attach_rate,
+            devices: None,
+            vms,
+            cards,
+            fpga_devices,
+            notes,
+        })
     }
 
     /// Command line before file.
@@ -408,17 +421,23 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
         default_attach_rate: config.attach_rate,
         devices: (!is_told).then(|| Mutex::new(config.devices.clone())),
     };
-    let Settings { tenants, most_tenants, sessions_per_user, attach_rate, vms, cards, notes, .. } =
-        source.settings(&file)?;
-    notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
-    (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
-    (config.attach_rate, config.cards, config.most_tenants) = (attach_rate, cards, most_tenants);
+    begin_with(&mut config, source.settings(&file)?);
     if let Some(path) = source.file.clone() {
         let before = file.fixed();
         let read = move || source.read_again(&path, &before).map_err(|error| format!("{error:#}"));
         config.reload = Some(Reload::new(read));
     }
     Ok(config)
+}
+
+/// What a reload would change later.
+fn begin_with(config: &mut NodeConfig, settings: Settings) {
+    let Settings { tenants, most_tenants, sessions_per_user, attach_rate, vms, cards, fpga_devices, notes, .. } =
+        settings;
+    notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
+    (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
+    (config.attach_rate, config.most_tenants) = (attach_rate, most_tenants);
+    (config.cards, config.fpga_devices) = (cards, fpga_devices);
 }
 
 /// All API builds. A node with cards may have none.

@@ -1,7 +1,7 @@
 //! `aviary ps`: who uses what.
 
 use crate::operate::terminal::{end_with_reader, say};
-use aviary_node::{Address, NodeReport, SessionReport, default_socket, private_nodes, query};
+use aviary_node::{Address, FpgaDeviceReport, NodeReport, SessionReport, default_socket, private_nodes, query};
 use aviary_wire::shown;
 use clap::Args;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -55,6 +55,14 @@ fn print(reports: &[NodeReport]) {
         for set in report.vendors.iter().filter(|set| set.servers > 0) {
             let before = if set.replaced { ", as it was before the configuration was read again" } else { "" };
             say(format_args!("  vendor set {}{before}: {} API servers", set.name, set.servers));
+        }
+        for device in &report.fpga_devices {
+            let FpgaDeviceReport { vm, name, card, guid, socket, .. } = device;
+            let state = match device.state.as_str() {
+                "connected" => format!("session {}, process {}", device.session, device.process),
+                state => state.to_owned(),
+            };
+            say(format_args!("  fpga {name} of VM {vm} (card {card}, type {guid}) at {socket}: {state}"));
         }
         for server in &report.servers {
             let tenant = server.tenant.escape_debug();

@@ -1,11 +1,13 @@
 //! `aviary vm`: QEMU with an accelerator that the host owns.
 
+mod fpga;
 mod qemu;
 mod session;
 
 use crate::guest::{Additions, INITRAMFS, KERNEL};
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use fpga::FpgaArguments;
 use qemu::{Accelerator, Boot, Carrier, Machine, Qemu};
 use std::{ffi::OsString, os::unix::process::CommandExt, path::PathBuf, process::ExitCode};
 
@@ -27,12 +29,14 @@ enum VmAction {
 /// Without a command, the image's console is a shell.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  aviary vm run --socket /run/aviary/vm1.sock --image image -- clinfo\n  aviary vm run --socket /run/aviary/vm1.sock --print --qemu-arg=-drive --qemu-arg=file=disk.qcow2,if=virtio"
+    after_help = "Examples:\n  aviary vm run --socket /run/aviary/vm1.sock --image image -- clinfo\n  aviary vm run --dry-run --fpga unix:/run/aviary/vm1-loopback.sock --memory 2G\n  aviary vm run --socket /run/aviary/vm1.sock --print --qemu-arg=-drive --qemu-arg=file=disk.qcow2,if=virtio"
 )]
 struct VmRunCommand {
     /// The node's vhost-user socket for this VM. Without it the VM has no accelerator.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    fpga: FpgaArguments,
     /// The VM's memory.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
     memory: u64,
@@ -61,7 +65,7 @@ struct VmRunCommand {
     #[arg(long, value_name = "FILE")]
     console: Option<PathBuf>,
     /// Print QEMU's command line instead of running it.
-    #[arg(long, conflicts_with_all = ["command", "add", "program"])]
+    #[arg(long, visible_alias = "dry-run", conflicts_with_all = ["command", "add", "program"])]
     print: bool,
     /// The command that runs in the guest.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD", requires = "image")]
@@ -89,11 +93,16 @@ pub fn run(command: VmCommand) -> anyhow::Result<ExitCode> {
             socket.display()
         );
     }
+    let mut accelerators = command.fpga.settle(!command.print)?;
+    if !accelerators.sockets.is_empty() && !qemu.has_vfio_user() {
+        bail!("{} has no device vfio-user-pci: --fpga needs QEMU 11.1 or newer", qemu.program().display());
+    }
     let machine = Machine {
         accelerator,
         memory: command.memory,
         cpus: command.cpus,
         device: carrier.zip(command.socket),
+        fpga: accelerators.sockets.clone(),
         more: command.qemu_arg,
     };
     if command.command.is_empty() {
@@ -103,14 +112,21 @@ pub fn run(command: VmCommand) -> anyhow::Result<ExitCode> {
         let boot = image.map(|(kernel, initramfs)| Boot { kernel, initramfs, console: None });
         let arguments = machine.arguments(boot.as_ref());
         if command.print {
-            println!("{}", qemu.printed(&arguments));
+            println!("{}{}", accelerators.printed(), qemu.printed(&arguments));
             return Ok(ExitCode::SUCCESS);
         }
         // QEMU has the terminal.
+        if accelerators.are_own() {
+            accelerators.start()?;
+            let ended = qemu.command(&arguments).status();
+            let ended = ended.with_context(|| format!("cannot start {}", qemu.program().display()))?;
+            return Ok(ExitCode::from(ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)));
+        }
         let error = qemu.command(&arguments).exec();
         bail!("cannot start {}: {error}", qemu.program().display());
     }
     let Some((kernel, initramfs)) = image else { bail!("a command needs an --image to run in") };
+    accelerators.start()?;
     let job = session::Job { command: &command.command, additions: &command.additions, console: command.console };
     session::run(&qemu, &machine, kernel, &initramfs, job)
 }

@@ -3,6 +3,7 @@
 use crate::guest::quoted;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
+use serde_json::json;
 use std::{
     ffi::{OsStr, OsString},
     fs,
@@ -12,6 +13,8 @@ use std::{
 
 const TEST_DEVICE: &str = "vhost-user-test-device-pci";
 const FS_DEVICE: &str = "vhost-user-fs-pci";
+/// The first of the places on the guest's PCI bus that accelerators of cards have; QEMU gives others from below.
+const FIRST_SLOT: usize = 0x10;
 
 /// For a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,6 +112,10 @@ impl Qemu {
         &self.program
     }
 
+    pub fn has_vfio_user(&self) -> bool {
+        self.ask(&["-device", "help"]).is_some_and(|text| text.contains("vfio-user-pci"))
+    }
+
     fn offers(&self, device: &str) -> bool {
         self.ask(&["-device", &format!("{device},help")]).is_some_and(|text| text.contains("chardev"))
     }
@@ -154,6 +161,8 @@ pub struct Machine {
     pub memory: u64,
     pub cpus: u32,
     pub device: Option<(Carrier, PathBuf)>,
+    /// Sockets of accelerators of FPGA cards, which QEMU reaches by vfio-user.
+    pub fpga: Vec<PathBuf>,
     pub more: Vec<OsString>,
 }
 
@@ -169,15 +178,27 @@ impl Machine {
     pub fn arguments(&self, boot: Option<&Boot>) -> Vec<OsString> {
         let mut line = Line::default();
         // The node maps the guest's memory: it must be a shared file.
-        line.add("-machine", "q35,memory-backend=mem");
-        let (accelerator, processor) =
-            if self.accelerator == Accelerator::Kvm { ("kvm", "host") } else { ("tcg,thread=multi", "max") };
+        let is_kvm = self.accelerator == Accelerator::Kvm;
+        // The guest's IOMMU isolates interrupts, too, which a whole interrupt controller in the kernel would not do.
+        let machine = match (self.fpga.is_empty(), is_kvm) {
+            (true, _) => "q35,memory-backend=mem",
+            (false, true) => "q35,memory-backend=mem,kernel-irqchip=split",
+            (false, false) => "q35,memory-backend=mem,kernel-irqchip=off",
+        };
+        line.add("-machine", machine);
+        let (accelerator, processor) = if is_kvm { ("kvm", "host") } else { ("tcg,thread=multi", "max") };
         line.add("-accel", accelerator);
         line.add("-cpu", processor);
         line.add("-smp", self.cpus.to_string());
         let mebibytes = self.memory >> 20;
         line.add("-m", format!("{mebibytes}M"));
         line.add("-object", format!("memory-backend-memfd,id=mem,size={mebibytes}M,share=on"));
+        if !self.fpga.is_empty() {
+            line.add("-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48");
+        }
+        for (place, socket) in self.fpga.iter().enumerate() {
+            line.add("-device", vfio_user(socket, FIRST_SLOT + place));
+        }
         if let Some((carrier, socket)) = &self.device {
             line.add("-chardev", with_path("socket,id=aviary,path=", socket));
             line.add("-device", carrier.arguments());
@@ -202,12 +223,21 @@ impl Machine {
         line.add("-initrd", boot.initramfs.as_os_str());
         // A busy host must not make the kernel believe that its timer is broken; a kernel that panics ends the VM.
         let mut options = "console=ttyS0 quiet no_timer_check panic=-1".to_owned();
+        if !self.fpga.is_empty() {
+            options.push_str(" intel_iommu=on");
+        }
         if let Some((carrier, _)) = &self.device {
             options.push(' ');
             options.push_str(carrier.kernel_option());
         }
         line.add("-append", options);
     }
+}
+
+/// The option's value as JSON: the socket's is a structure.
+fn vfio_user(socket: &Path, slot: usize) -> String {
+    let socket = json!({ "type": "unix", "path": socket.to_string_lossy() });
+    json!({ "driver": "vfio-user-pci", "addr": format!("{slot:x}.0"), "socket": socket }).to_string()
 }
 
 #[derive(Default)]
@@ -230,7 +260,14 @@ mod tests {
     use super::*;
 
     fn machine(device: Option<(Carrier, PathBuf)>) -> Machine {
-        Machine { accelerator: Accelerator::Tcg, memory: 256 << 20, cpus: 2, device, more: vec!["-S".into()] }
+        Machine {
+            accelerator: Accelerator::Tcg,
+            memory: 256 << 20,
+            cpus: 2,
+            device,
+            fpga: Vec::new(),
+            more: vec!["-S".into()],
+        }
     }
 
     fn text(arguments: &[OsString]) -> String {
@@ -246,6 +283,24 @@ mod tests {
         assert!(line.ends_with("-S"), "{line}");
         let line = text(&machine(Some((Carrier::Fs, "/a".into()))).arguments(None));
         assert!(line.contains("vhost-user-fs-pci") && line.contains("num-request-queues=2"), "{line}");
+    }
+
+    #[test]
+    fn accelerators_of_cards_come_with_an_iommu() {
+        let with = Machine { fpga: vec!["/run/a".into(), "/run/b".into()], ..machine(None) };
+        let boot = Boot { kernel: "k".into(), initramfs: "i".into(), console: None };
+        let line = text(&with.arguments(Some(&boot)));
+        assert!(line.contains("-machine q35,memory-backend=mem,kernel-irqchip=off"), "{line}");
+        assert!(line.contains("intel-iommu,caching-mode=on,intremap=on,aw-bits=48"), "{line}");
+        for (slot, path) in [("10.0", "/run/a"), ("11.0", "/run/b")] {
+            assert!(
+                line.contains(&format!(r#""addr":"{slot}""#)) && line.contains(&format!(r#""path":"{path}""#)),
+                "{line}"
+            );
+        }
+        assert!(line.contains("intel_iommu=on"), "{line}");
+        let without = text(&machine(None).arguments(Some(&boot)));
+        assert!(!without.contains("iommu") && without.contains("-machine q35,memory-backend=mem "), "{without}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Clients of cards: who they are, whether they may, and what is told of them.
 
-use super::{Card, CardReport, CardSession, CardState, Cards};
+use super::{Card, CardReport, CardSession, CardState, Cards, Whose};
 use crate::attach::foreign::CONNECTION;
 use crate::attach::guest::Guest;
 use crate::node::{Core, CoreState, Goal};
@@ -28,7 +28,7 @@ const ACCEPTS_PER_EVENT: usize = 16;
 
 /// The reason why a client is not handed to a card.
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
-enum CardRefusal {
+pub(crate) enum CardRefusal {
     /// the card is not running
     NoCard,
     /// user {0} is one of this node's API servers
@@ -63,13 +63,26 @@ impl CardRefusal {
 }
 
 /// Counts of sessions and their limits, and whose they are.
-fn check_room(limits: [(usize, Option<usize>, String); 2]) -> Result<(), CardRefusal> {
+fn check_room<const N: usize>(limits: [(usize, Option<usize>, String); N]) -> Result<(), CardRefusal> {
     for (count, most, whose) in limits {
         if let Some(most) = most.filter(|most| count >= *most) {
             return Err(CardRefusal::Crowded { whose, most });
         }
     }
     Ok(())
+}
+
+fn check_fpga(tenant: &Tenant) -> Result<(), CardRefusal> {
+    match &tenant.apis {
+        Some(apis) if !apis.iter().any(|api| api == FPGA_API) => Err(CardRefusal::Denied(tenant.name.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// For [`check_room`].
+fn of_tenant(state: &CoreState, tenant: &Tenant) -> (usize, Option<usize>, String) {
+    let whole = format!("tenant {}", tenant.name.escape_debug());
+    (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole)
 }
 
 impl Core {
@@ -94,10 +107,12 @@ impl Core {
         let place = *state.cards.list.keys().next().ok_or(Errno::NODEV)?;
         let tenant = state.tenants().called(&tenant);
         let [own, theirs] = sockets_between(&self.aside, &tenant.name)?;
-        self.hand_to_card(state, place, guest, Some(asker), tenant, &own).map(|()| theirs).map_err(|refusal| {
-            self.tell_refusal(state, format_args!("connection of session {asker} to a card refused: {refusal}"));
-            refusal.errno()
-        })
+        self.hand_to_card(state, place, (guest, Whose::Session(asker)), tenant, &own).map(|_| theirs).map_err(
+            |refusal| {
+                self.tell_refusal(state, format_args!("connection of session {asker} to a card refused: {refusal}"));
+                refusal.errno()
+            },
+        )
     }
 
     fn admit_card_client(&self, state: &mut CoreState, place: u64, socket: Foreign) {
@@ -138,28 +153,40 @@ impl Core {
             return Err(CardRefusal::ApiServerProcess(guest.pid));
         }
         let tenant = state.tenant_of_user(guest.uid).ok_or(CardRefusal::Unknown(guest.uid))?;
-        if tenant.apis.as_ref().is_some_and(|apis| !apis.iter().any(|api| api == FPGA_API)) {
-            return Err(CardRefusal::Denied(tenant.name));
-        }
+        check_fpga(&tenant)?;
         let user = Party::User(guest.uid);
-        let whole = format!("tenant {}", tenant.name.escape_debug());
-        let limits = [
+        check_room([
             (state.sessions_of_party(&user), Some(state.attaching.sessions_per_user), user.to_string()),
-            (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole),
-        ];
-        check_room(limits)?;
-        self.hand_to_card(state, place, guest, None, tenant, socket)
+            of_tenant(state, &tenant),
+        ])?;
+        self.hand_to_card(state, place, (guest, Whose::Program), tenant, socket).map(|_| ())
+    }
+
+    /// A connection to a card for the device of a VM, whose VMM is `guest`, and its session.
+    pub(crate) fn hand_vm_to_card(
+        &self,
+        state: &mut CoreState,
+        place: u64,
+        (guest, vm): (Guest, &str),
+        tenant: &str,
+    ) -> Result<(u64, Foreign), CardRefusal> {
+        let tenant = state.tenants().called(tenant);
+        check_fpga(&tenant)?;
+        check_room([of_tenant(state, &tenant)])?;
+        let sockets = sockets_between(&self.aside, &tenant.name);
+        let [own, theirs] = sockets.map_err(|errno| CardRefusal::Failed(errno.to_string()))?;
+        let session = self.hand_to_card(state, place, (guest, Whose::Vm(vm.to_owned())), tenant, &own)?;
+        Ok((session, theirs))
     }
 
     fn hand_to_card(
         &self,
         state: &mut CoreState,
         place: u64,
-        guest: Guest,
-        within: Option<u64>,
+        (guest, whose): (Guest, Whose),
         tenant: Tenant,
         socket: &Foreign,
-    ) -> Result<(), CardRefusal> {
+    ) -> Result<u64, CardRefusal> {
         check_late(&self.aside, &state.registry, &tenant.name, Instant::now()).map_err(CardRefusal::Waits)?;
         let here = |one: &CardSession| one.card == place;
         let on_card = state.cards.sessions.values().filter(|one| here(one)).count();
@@ -206,9 +233,9 @@ impl Core {
             guest.pid,
             tenant.escape_debug()
         ));
-        let own = CardSession { card: place, guest, within, tenant, since, seat, figures: None, moving: None };
+        let own = CardSession { card: place, guest, whose, tenant, since, seat, figures: None, moving: None };
         state.cards.sessions.insert(session, own);
-        Ok(())
+        Ok(session)
     }
 
     /// A client has gone: what it held is its tenant's again.
@@ -262,7 +289,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         guest: session.guest.pid,
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
-        vm: None,
+        vm: if let Whose::Vm(name) = &session.whose { Some(name.clone()) } else { None },
         vendor: None,
         outdated: None,
         server: 0,
@@ -288,7 +315,7 @@ impl Cards {
     pub fn report_sessions(&self) -> Vec<SessionReport> {
         let of = |(id, session): (&u64, &CardSession)| {
             let process = self.list.get(&session.card).and_then(Card::process);
-            SessionReport { server: process.map_or(0, |process| process.child.id()), ..report(*id, session) }
+            SessionReport { server: process.map_or(0, |process| process.helper.pid()), ..report(*id, session) }
         };
         self.sessions.iter().map(of).collect()
     }
@@ -330,7 +357,7 @@ impl Cards {
                 image: card.settings.image.clone(),
                 socket: card.settings.socket.display().to_string(),
                 state: state.to_owned(),
-                process: card.process().map_or(0, |process| process.child.id()),
+                process: card.process().map_or(0, |process| process.helper.pid()),
                 ports,
             }
         };

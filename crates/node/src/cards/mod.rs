@@ -10,11 +10,12 @@ mod rules;
 
 pub use request::{CardMoveReport, CardMoveRequest};
 
-use request::CardMove;
+pub(crate) use request::CardMove;
 
 use crate::attach::guest::Guest;
 use crate::attach::listener::Listener;
 use crate::error::NodeError;
+use crate::helpers::HelperProcess;
 use crate::scheduling::Rules;
 use crate::tenants::accounts::AssignedSlot;
 use aviary_control::{Aside, ClientFigures, Foreign, PortFigures};
@@ -23,14 +24,12 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    os::fd::OwnedFd,
     path::PathBuf,
-    process::Child,
     time::{Instant, SystemTime},
 };
 
 /// A card that programs may use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardSettings {
     pub name: String,
     /// File or name of the image.
@@ -69,15 +68,13 @@ pub struct CardReport {
 }
 
 #[derive(Debug)]
-struct CardProcess {
-    child: Child,
-    /// Readable when the process has ended.
-    exit: OwnedFd,
-    control: Foreign,
+pub(crate) struct CardProcess {
+    pub helper: HelperProcess,
+    pub control: Foreign,
 }
 
 #[derive(Debug)]
-enum CardState {
+pub(crate) enum CardState {
     /// Its process is started at that time.
     Due(Instant),
     /// It loads the image; programs that connect wait.
@@ -91,10 +88,10 @@ enum CardState {
 }
 
 #[derive(Debug)]
-struct Card {
-    settings: CardSettings,
-    listener: Listener,
-    state: CardState,
+pub(crate) struct Card {
+    pub settings: CardSettings,
+    pub listener: Listener,
+    pub state: CardState,
 }
 
 impl Card {
@@ -108,27 +105,37 @@ impl Card {
 
 /// A client that the node has handed to a card.
 #[derive(Debug)]
-struct CardSession {
+pub(crate) struct CardSession {
     /// The card's place.
-    card: u64,
-    guest: Guest,
-    /// The session of an API server, of which this one is a part; it is counted there.
-    within: Option<u64>,
-    tenant: String,
-    since: SystemTime,
-    seat: AssignedSlot,
-    figures: Option<ClientFigures>,
+    pub card: u64,
+    pub guest: Guest,
+    pub whose: Whose,
+    pub tenant: String,
+    pub since: SystemTime,
+    pub seat: AssignedSlot,
+    pub figures: Option<ClientFigures>,
     /// Its last move to another port.
-    moving: Option<CardMove>,
+    pub moving: Option<CardMove>,
+}
+
+/// The side of a node from which a client of a card comes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Whose {
+    /// A program's, which has connected to the card's socket.
+    Program,
+    /// A part of this session of an API server, where it is counted.
+    Session(u64),
+    /// The device of the VM of this name.
+    Vm(String),
 }
 
 #[derive(Debug, Default)]
 pub struct Cards {
     /// By place, which is never given to another: an event may still be under way when a card is struck off.
-    list: BTreeMap<u64, Card>,
-    last: u64,
+    pub(crate) list: BTreeMap<u64, Card>,
+    pub(crate) last: u64,
     /// By number; numbers are those of all sessions of the node.
-    sessions: BTreeMap<u64, CardSession>,
+    pub(crate) sessions: BTreeMap<u64, CardSession>,
     /// Sessions of API servers, and their requests for a connection, that wait until the first card has started.
     waiting: Vec<(u64, u64)>,
 }
@@ -172,6 +179,12 @@ impl Cards {
         self.sessions.len()
     }
 
+    /// The place of the card of this name, if it serves.
+    pub fn serving(&self, name: &str) -> Option<u64> {
+        let serves = |card: &Card| card.settings.name == name && matches!(card.state, CardState::Serving { .. });
+        self.list.iter().find(|(_, card)| serves(card)).map(|(place, _)| *place)
+    }
+
     /// The card that API servers reach has not served yet, or is started again.
     pub fn first_starts(&self) -> bool {
         let first = self.list.values().next();
@@ -188,6 +201,10 @@ impl Cards {
         fits
     }
 
+    pub fn are_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// All requests that wait.
     pub fn let_go(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.waiting)
@@ -195,14 +212,16 @@ impl Cards {
 
     /// Sessions that are no part of another one.
     fn on_their_own(&self) -> impl Iterator<Item = &CardSession> {
-        self.sessions.values().filter(|session| session.within.is_none())
+        self.sessions.values().filter(|session| !matches!(session.whose, Whose::Session(_)))
     }
 
     pub fn sessions_of_tenant(&self, name: &str) -> usize {
         self.on_their_own().filter(|session| session.tenant == name).count()
     }
 
+    /// Those of VMs are not their VMMs' users'.
     pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.on_their_own().filter(|session| session.guest.uid == uid).count()
+        let of_user = |session: &&CardSession| session.whose == Whose::Program && session.guest.uid == uid;
+        self.sessions.values().filter(of_user).count()
     }
 }

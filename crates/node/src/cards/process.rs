@@ -3,12 +3,11 @@
 use super::{Card, CardCommand, CardProcess, CardSettings, CardState, rules::port_rules};
 use crate::epoll::Token;
 use crate::error::NodeError;
+use crate::helpers::HelperProcess;
 use crate::node::{Core, CoreState};
 use crate::scheduling::rules::Rules;
-use crate::sessions::end::{KILL_PATIENCE, ends_by};
 use aviary_control::{Aside, Foreign, FromCard, Heard, Patience, PortFigures, ToCard, hear, send};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     collections::BTreeSet,
     fs::{self, Permissions},
@@ -44,12 +43,12 @@ impl Core {
             let started = spawned.and_then(|process| {
                 let watched = self
                     .epoll
-                    .add(process.exit.as_fd(), Token::CardExit(*place))
+                    .add(process.helper.exit.as_fd(), Token::CardExit(*place))
                     .and_then(|()| self.epoll.add(process.control.as_fd(), Token::CardControl(*place)));
                 match watched {
                     Ok(()) => Ok(process),
                     Err(error) => {
-                        let _ = pidfd_send_signal(&process.exit, Signal::KILL);
+                        process.helper.kill();
                         self.part_from_card(process);
                         Err(error)
                     }
@@ -57,7 +56,7 @@ impl Core {
             });
             card.state = match started {
                 Ok(process) => {
-                    let (pid, image) = (process.child.id(), card.settings.image.escape_debug());
+                    let (pid, image) = (process.helper.pid(), card.settings.image.escape_debug());
                     self.log.info(format_args!("card {name}: process {pid} loads the image {image} (simulated)"));
                     CardState::Starting(process)
                 }
@@ -80,7 +79,7 @@ impl Core {
                 Heard::Closed => return self.epoll.remove(process.control.as_fd()),
                 Heard::Garbage(garbage) => {
                     self.log.error(format_args!("a card's process sent {garbage}: it is killed"));
-                    let _ = pidfd_send_signal(&process.exit, Signal::KILL);
+                    process.helper.kill();
                     return self.epoll.remove(process.control.as_fd());
                 }
             }
@@ -159,15 +158,17 @@ impl Core {
     }
 
     /// Reaps a process that has ended or was killed. A descriptor of a client can keep one for as long as that likes.
-    fn part_from_card(&self, mut process: CardProcess) -> String {
-        self.epoll.remove(process.exit.as_fd());
+    fn part_from_card(&self, process: CardProcess) -> String {
+        self.epoll.remove(process.helper.exit.as_fd());
         self.epoll.remove(process.control.as_fd());
-        if !ends_by(&process.exit, Instant::now() + KILL_PATIENCE) {
-            let pid = process.child.id();
-            self.log.error(format_args!("process {pid} of a card was killed and does not end: it is left behind"));
-            return "it does not end".to_owned();
+        let pid = process.helper.pid();
+        match process.helper.part() {
+            Some(end) => end.to_string(),
+            None => {
+                self.log.error(format_args!("process {pid} of a card was killed and does not end: it is left behind"));
+                "it does not end".to_owned()
+            }
         }
-        process.child.wait().map_or_else(|_| "status unknown".to_owned(), |status| status.to_string())
     }
 
     /// Nothing is left of the sessions of a card.
@@ -183,7 +184,7 @@ impl Core {
         self.epoll.remove(card.listener.socket.as_fd());
         if let CardState::Starting(process) | CardState::Serving { process, .. } = card.state {
             // Now: it holds nothing that is worth an orderly end.
-            let _ = pidfd_send_signal(&process.exit, Signal::KILL);
+            process.helper.kill();
             self.part_from_card(process);
         }
         self.settle_card(state, place);
@@ -248,6 +249,12 @@ impl Core {
         notes
     }
 
+    /// Those of a program before may have been others.
+    pub(crate) fn tell_cards_rules(&self, state: &CoreState) {
+        let rules = port_rules(&state.tenancy.shares.rules(), &mut Vec::new());
+        self.tell_cards(state, &ToCard::Rules { rules });
+    }
+
     fn tell_cards(&self, state: &CoreState, message: &ToCard) {
         for card in state.cards.list.values() {
             let CardState::Serving { process, .. } = &card.state else { continue };
@@ -278,14 +285,5 @@ fn spawn(command: &CardCommand, settings: &CardSettings, user: Option<u32>, asid
     if let Some(user) = user {
         process.args(["--user", &user.to_string()]);
     }
-    let mut child = aside.while_spawning(|| process.spawn())?;
-    let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
-    match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(CardProcess { child, exit, control }),
-        Err(error) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
-    }
+    Ok(CardProcess { helper: HelperProcess::spawn(&mut process, aside)?, control })
 }

@@ -23,7 +23,7 @@ pub enum CardMoveReport {
 }
 
 /// The last move of a session.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CardMove {
     pub port: String,
     pub report: CardMoveReport,

@@ -288,7 +288,7 @@ impl ApiServer {
 }
 
 /// Blocks until a child has ended and reaps it.
-fn reap(exit: &OwnedFd) -> ServerEnd {
+pub(crate) fn reap(exit: &OwnedFd) -> ServerEnd {
     loop {
         match waitid(WaitId::PidFd(exit.as_fd()), WaitIdOptions::EXITED) {
             Err(rustix::io::Errno::INTR) => {}
@@ -321,7 +321,7 @@ fn child(pid: u32) -> io::Result<OwnedFd> {
 }
 
 /// The process is not reaped yet, so that its id is still its own.
-fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

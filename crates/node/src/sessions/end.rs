@@ -1,6 +1,6 @@
 //! How sessions, API servers and the node end.
 
-use crate::epoll::Token;
+use crate::epoll::{KILL_PATIENCE, Token, ends_by};
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
@@ -12,8 +12,6 @@ use crate::servers::pool::REFILL_BACKOFF;
 use crate::sessions::life::{EndReason, ServerEvent, ServerState, SessionState};
 use crate::sessions::registry::{Registry, ServerRecord, Session};
 use aviary_control::MoveOrder;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -28,8 +26,6 @@ const SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long gateways get to tell their relays that their sessions have ended: a connection that ends without a word is
 /// searched for.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a process that was killed is waited for when the node ends.
-pub(crate) const KILL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which sessions an operator ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -323,6 +319,7 @@ impl Core {
         state.relocations.clear();
         self.end_zygotes(&mut state);
         self.end_vms(&mut state);
+        self.end_fpga_devices(&mut state);
         self.end_cards(&mut state);
         let gateways = state.gateways.drain();
         gateways.iter().filter(|gateway| !gateway.serves()).for_each(|gateway| gateway.end());
@@ -382,16 +379,4 @@ pub(crate) fn end_server(registry: &mut Registry, id: u64) {
         server.process.signal(Signal::KILL);
     }
     registry.change(id, ServerEvent::Killed, Instant::now());
-}
-
-/// True if the process of a pidfd ends until then.
-pub(crate) fn ends_by(exit: impl AsFd, deadline: Instant) -> bool {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&exit, PollFlags::IN)], Some(&timeout)) {
-            Err(Errno::INTR) => {}
-            other => return other.is_ok_and(|ready| ready > 0),
-        }
-    }
 }

@@ -250,14 +250,24 @@ impl Core {
         if let Err(error) = &answer {
             self.log.error(error);
         }
-        let Settings { tenants, most_tenants, sessions_per_user, attach_rate, devices, vms, cards, mut notes } =
-            answer?;
+        let Settings {
+            tenants,
+            most_tenants,
+            sessions_per_user,
+            attach_rate,
+            devices,
+            vms,
+            cards,
+            fpga_devices,
+            mut notes,
+        } = answer?;
         let mut state = self.state();
         state.tenancy.most_tenants = most_tenants;
         state.attaching.sessions_per_user = sessions_per_user;
         state.attaching.throttle.set_rate(attach_rate);
         state.attaching.further.set_rate(further_rate(attach_rate));
         notes.extend(self.change_vms(&mut state, &vms));
+        notes.extend(self.change_fpga_devices(&mut state, &fpga_devices));
         notes.extend(self.change_cards(&mut state, &cards));
         notes.extend(self.change_shares(&mut state, tenants, devices, None)?);
         for name in state.tenancy.names_of_accounts() {

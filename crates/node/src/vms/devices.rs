@@ -1,10 +1,9 @@
 //! The processes that are VMs' devices: their start, their end, and changes of the configuration.
 
-use crate::epoll::Token;
+use crate::epoll::{KILL_PATIENCE, Token, ends_by};
 use crate::error::NodeError;
 use crate::helpers::HelperAccess;
 use crate::node::{Core, CoreState, Goal};
-use crate::sessions::end::{KILL_PATIENCE, ends_by};
 use crate::vms::{Vm, VmDeviceCommand, VmDeviceProcess, VmSettings};
 use aviary_control::Aside;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};

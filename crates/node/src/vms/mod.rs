@@ -1,6 +1,11 @@
 //! Virtual machines: a socket for each, and a process that is its device while the VM is there.
 
+mod accelerators;
 mod devices;
+mod fpga_devices;
+
+pub(crate) use accelerators::{FpgaDevice, ServedVmm};
+pub use accelerators::{FpgaDeviceCommand, FpgaDeviceReport, FpgaDeviceSettings, FpgaDevices};
 
 use crate::attach::listener::Listener;
 use crate::error::NodeError;

@@ -445,6 +445,7 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
             devices: None,
             vms: Vec::new(),
             cards: Vec::new(),
+            fpga_devices: Vec::new(),
             notes: vec!["note".into()],
         })
     };
@@ -488,6 +489,7 @@ fn an_operator_ends_a_process_and_reload_says_which_would_be_anothers() {
             devices: None,
             vms: Vec::new(),
             cards: Vec::new(),
+            fpga_devices: Vec::new(),
             notes,
         })
     };

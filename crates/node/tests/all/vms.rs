@@ -175,6 +175,7 @@ impl Fixture {
                 devices: None,
                 vms,
                 cards: Vec::new(),
+                fpga_devices: Vec::new(),
                 notes,
             })
         }));
