@@ -4,6 +4,7 @@ use crate::operate::migrate;
 use crate::operate::terminal::say;
 use crate::operate::which_node::WhichNode;
 use anyhow::{Context, bail};
+use aviary_control::FPGA_API;
 use aviary_node::{MoveRequest, MoveStatus, NodeError, NodeReport, Request, UpgradeRequest, ask, ask_within, query};
 use clap::Args;
 use serde::Serialize;
@@ -102,9 +103,10 @@ fn replace(socket: &Path, before: &NodeReport, request: &UpgradeRequest) -> anyh
     }
 }
 
-/// Sessions of one program move together.
+/// Sessions of one program move together. Those at FPGA cards stay with their cards, whose processes stay.
 fn move_all(socket: &Path, report: &NodeReport, wait: Duration, outcome: &mut Outcome) -> Result<(), NodeError> {
-    let first_of_each: BTreeMap<u32, u64> = report.sessions.iter().rev().map(|one| (one.server, one.session)).collect();
+    let moving = report.sessions.iter().rev().filter(|one| one.api != FPGA_API);
+    let first_of_each: BTreeMap<u32, u64> = moving.map(|one| (one.server, one.session)).collect();
     for (server, session) in first_of_each {
         let request = MoveRequest {
             session,

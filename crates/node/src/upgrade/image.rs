@@ -3,6 +3,8 @@
 //! Only the same process can have written it: it lies in a memfd that nobody else has. It is checked for its version and for
 //! missing descriptors, not for malice.
 
+use super::account_image::AccountsImage;
+use super::card_image::CardsImage;
 use crate::attach::guest::Guest;
 use crate::relocation::request::SessionMoves;
 use crate::tenants::vendor_set::VendorSet;
@@ -16,7 +18,7 @@ use std::{
 };
 
 /// Of the structures below and of what their fields mean.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// All of a node that cannot be had from its configuration.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +35,7 @@ pub struct Image {
     pub servers: Vec<ServerImage>,
     pub sessions: Vec<SessionImage>,
     pub parks: Vec<ParkImage>,
+    pub cards: CardsImage,
     /// To which API server further connections of a guest go.
     pub by_guest: Vec<(Guest, u64)>,
     pub last_server: u64,
@@ -68,30 +71,6 @@ pub struct UsersImage {
 pub struct FolderImage {
     pub path: PathBuf,
     pub lock: RawFd,
-}
-
-/// A tenant's accounts.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum AccountsImage {
-    /// Its page, and the slots that API servers have.
-    InUse {
-        page: RawFd,
-        taken: Vec<u32>,
-    },
-    Idle(Vec<BalanceImage>),
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct BalanceImage {
-    pub name: String,
-    pub device: Option<String>,
-    /// `None`: no API server has said yet.
-    pub instantaneous: Option<bool>,
-    pub limit: Option<u64>,
-    pub used: u64,
-    pub peak: u64,
-    pub refused: u64,
-    pub held: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -186,10 +165,16 @@ mod tests {
             "state":"Serving","vendor":{"name":"a","environment":{"A":"1"},"read":["/a"],"identities":{"/a":{"device":1,
             "inode":2,"written":[3,4],"length":5}}}}],
             "sessions":[],"parks":[{"server":4,"held":[["memory",null,5],["memory","card",5]],
-            "sessions":[{"number":2,"bytes":100,"file":20,"rest":21}]}],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
+            "sessions":[{"number":2,"bytes":100,"file":20,"rest":21}]}],
+            "cards":{"list":[{"place":1,"settings":{"name":"card0","image":"all","socket":"/run/c","mode":384},"listener":[22,23],
+            "state":{"Serving":[{"pid":78,"exit":24,"control":25},[{"port":"ll0","tenants":[]}]]}}],"last":1,
+            "sessions":[{"number":3,"card":1,"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"whose":{"Vm":"vm1"},"tenant":"a",
+            "since":{"secs_since_epoch":1,"nanos_since_epoch":0},"slot":0,"figures":null,"moving":null}],
+            "accounts":{},"devices":[{"place":1,"settings":{"vm":"vm1","name":"x","tenant":"a","card":"card0","guid":"6c",
+            "socket":"/run/x","mode":384},"listener":[26,27],"served":[79,28,3]}],"last_device":1},"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
             "last_move":0}"#;
         let image: Image = serde_json::from_str(text).unwrap();
-        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (4, StateImage::Serving, 3));
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (5, StateImage::Serving, 3));
         assert_eq!((image.parks[0].sessions[0].file, image.parks[0].sessions[0].rest), (20, 21));
     }
 }

@@ -4,8 +4,11 @@
 //! new program into it. First the new program is started beside it to see if it runs, reads the configuration and speaks the
 //! same versions. Then, with the node's lock held, everything that the configuration does not say goes into a file in memory,
 //! copies of all descriptors lose FD_CLOEXEC, and the process executes the new program. Whatever fails before that leaves the
-//! node as it was. API servers go on meanwhile; what they and guests send waits in the sockets.
+//! node as it was. API servers, cards and accelerators of VMs go on meanwhile; what they and guests send waits in the sockets.
 
+mod account_image;
+mod card_image;
+mod cards;
 pub mod command;
 mod image;
 pub mod inheritance;
@@ -129,7 +132,6 @@ impl Core {
         let kinds = [
             (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
             (serves_vms, "it serves virtual machines ([vms], --vm)"),
-            (!self.config.cards.is_empty(), "it has FPGA cards ([fpga])"),
             (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
         ];
         match kinds.into_iter().find(|(has, _)| *has) {
@@ -182,7 +184,8 @@ impl Core {
         command: &UpgradeCommand,
     ) -> io::Result<Infallible> {
         let mut bequest = Bequest::default();
-        let image = save::save(state, admin, state.upgrades + 1, &mut bequest)?;
+        let cards = cards::save(state, &mut bequest)?;
+        let image = save::save(state, (admin, state.upgrades + 1), cards, &mut bequest)?;
         let file = inheritance::leave(&image, &bequest.numbers())?;
         let mut next = Command::new(program);
         let name = std::env::args_os().next().unwrap_or_else(|| "aviary".into());

@@ -1,7 +1,8 @@
 //! The node again, in the program that has taken its place.
 
 use super::{
-    image::{AccountsImage, BalanceImage, Image, ParkImage, ProcessImage, ServerImage, SessionImage, StateImage},
+    account_image::{AccountsImage, BalanceImage},
+    image::{Image, ParkImage, ProcessImage, ServerImage, SessionImage, StateImage},
     inheritance::Inherited,
 };
 use crate::attach::foreign::{HeldState, nobody};
@@ -37,9 +38,15 @@ impl Core {
             let restored = tenant_page(accounts, inherited)?;
             state.tenancy.accounts.tenants.insert(name.clone(), restored);
         }
+        self.restore_cards(state, &image.cards, inherited)?;
         let tenants = Tenants::clone(&state.tenants());
         let notes = self.change_shares(state, tenants, None, None).map_err(io::Error::other)?;
         notes.iter().for_each(|note| self.log.warn(note));
+        let (devices, cards) = (self.config.fpga_devices.clone(), self.config.cards.clone());
+        let mut notes = self.change_fpga_devices(state, &devices);
+        notes.extend(self.change_cards(state, &cards));
+        notes.iter().for_each(|note| self.log.warn(note));
+        self.tell_cards_rules(state);
         let now = Instant::now();
         for server in &image.servers {
             let record = self::server(server, inherited, now, &self.aside)?;
@@ -90,7 +97,7 @@ impl Core {
     }
 }
 
-fn tenant_page(image: &AccountsImage, inherited: &mut Inherited) -> io::Result<TenantPageState> {
+pub(super) fn tenant_page(image: &AccountsImage, inherited: &mut Inherited) -> io::Result<TenantPageState> {
     Ok(match image {
         AccountsImage::InUse { page, taken } => {
             let descriptor = inherited.take(*page)?;

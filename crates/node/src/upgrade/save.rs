@@ -1,8 +1,9 @@
 //! The node as it is, for the program that takes its place.
 
+use super::account_image::{AccountsImage, BalanceImage};
+use super::card_image::CardsImage;
 use super::image::{
-    AccountsImage, BalanceImage, FolderImage, Image, KeptImage, ParkImage, ProcessImage, ServerImage, SessionImage,
-    StateImage, UsersImage,
+    FolderImage, Image, KeptImage, ParkImage, ProcessImage, ServerImage, SessionImage, StateImage, UsersImage,
 };
 use crate::attach::identity::Identity;
 use crate::attach::private::PrivateDir;
@@ -61,6 +62,9 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }
+    if state.cards.are_waited_for() {
+        return busy("API servers wait for a card that starts");
+    }
     for session in state.registry.sessions.values() {
         match (&session.identity, &session.state) {
             (Identity::Remote(_) | Identity::Vm(_), _) => {
@@ -73,8 +77,13 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     None
 }
 
-/// All of `state`, whose spares are gone.
-pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Bequest) -> io::Result<Image> {
+/// All of `state`, whose spares are gone. `cards`: of its cards.
+pub fn save(
+    state: &CoreState,
+    (admin, upgrades): (impl AsFd, u64),
+    cards: CardsImage,
+    bequest: &mut Bequest,
+) -> io::Result<Image> {
     let gone = || io::Error::other("the node is ending");
     let listener = state.attaching.listener.as_ref().ok_or_else(gone)?;
     let registry = &state.registry;
@@ -101,6 +110,7 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
         servers,
         sessions,
         parks,
+        cards,
         by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
         last_server: registry.last_server,
         last_session: registry.last_session,
@@ -108,7 +118,7 @@ pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Be
     })
 }
 
-fn accounts(accounts: &Accounts, bequest: &mut Bequest) -> io::Result<BTreeMap<String, AccountsImage>> {
+pub(super) fn accounts(accounts: &Accounts, bequest: &mut Bequest) -> io::Result<BTreeMap<String, AccountsImage>> {
     let image = |(name, state): (&String, &TenantPageState)| {
         let image = match state {
             TenantPageState::InUse { descriptor, taken, .. } => {
