@@ -210,6 +210,11 @@ EXPORTED int aviary_fpga_write32(aviary_fpga *card, uint32_t offset, uint32_t va
     return fpga_ask_locked(card, (struct request){WRITE, 4, {offset, value}}, NULL);
 }
 
+EXPORTED volatile void *aviary_fpga_page(aviary_fpga *card)
+{
+    return card->function ? fpga_function_page(card->function) : NULL;
+}
+
 EXPORTED int aviary_fpga_start(aviary_fpga *card)
 {
     return aviary_fpga_write(card, CONTROL, 1);

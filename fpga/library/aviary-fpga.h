@@ -83,6 +83,10 @@ int aviary_fpga_write(aviary_fpga *accelerator, uint32_t offset, uint64_t value)
 int aviary_fpga_read32(aviary_fpga *accelerator, uint32_t offset, uint32_t *value);
 int aviary_fpga_write32(aviary_fpga *accelerator, uint32_t offset, uint32_t value);
 
+/* The registers as memory, 4 KB of accesses of 32 and 64 bits, until the accelerator is left: in virtual machines. NULL: elsewhere,
+ * where each access is a message. Where the accelerator has ended they read as all ones. */
+volatile void *aviary_fpga_page(aviary_fpga *accelerator);
+
 /* Memory that both see, zeroed, in whole pages of 2 MB. NULL: there is no more; errno says why. */
 void *aviary_fpga_malloc(aviary_fpga *accelerator, size_t bytes);
 /* Memory of aviary_fpga_malloc, or NULL. */

@@ -110,6 +110,8 @@ void fpga_function_close(struct fpga_function *function);
 int fpga_function_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count);
 /* Does what a card does with a request. */
 int fpga_function_ask(struct fpga_function *function, const struct request *request, struct reply *reply);
+/* The accelerator's registers. */
+volatile void *fpga_function_page(struct fpga_function *function);
 /* The phase alone, which is one read. */
 int fpga_function_phase(struct fpga_function *function, uint64_t *phase);
 /* As aviary_fpga_event. */

@@ -359,6 +359,11 @@ static int access_page(struct fpga_function *function, const struct request *req
     return 0;
 }
 
+volatile void *fpga_function_page(struct fpga_function *function)
+{
+    return function->page;
+}
+
 int fpga_function_phase(struct fpga_function *function, uint64_t *phase)
 {
     *phase = load(function->control, STATUS);

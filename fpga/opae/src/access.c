@@ -176,6 +176,7 @@ static fpga_result set_mapped(fpga_handle handle, uint32_t mmio_num, bool mapped
 EXPORTED fpga_result fpgaMapMMIO(fpga_handle handle, uint32_t mmio_num, uint64_t **mmio_ptr)
 {
     struct handle *held;
+    volatile void *page;
 
     if (!mmio_ptr)
         return set_mapped(handle, mmio_num, true);
@@ -183,9 +184,13 @@ EXPORTED fpga_result fpgaMapMMIO(fpga_handle handle, uint32_t mmio_num, uint64_t
     held = mmio_num == 0 ? object_hold(handle, HANDLE) : NULL;
     if (!held)
         return FPGA_INVALID_PARAM;
+    page = aviary_fpga_page(held->card);
     object_release(held);
-    /* Each access is a message to the card's process: there is nothing to point to. */
-    return FPGA_NOT_SUPPORTED;
+    /* Outside of virtual machines each access is a message to the card's process: there is nothing to point to. */
+    if (!page)
+        return FPGA_NOT_SUPPORTED;
+    *mmio_ptr = (uint64_t *)page;
+    return set_mapped(handle, mmio_num, true);
 }
 
 EXPORTED fpga_result fpgaUnmapMMIO(fpga_handle handle, uint32_t mmio_num)
