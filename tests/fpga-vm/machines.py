@@ -1,6 +1,7 @@
 """Virtual machines with an accelerator of a card: an initramfs, QEMU, and a shell in the guest."""
 
 import contextlib
+import lzma
 import os
 import queue
 import subprocess
@@ -26,7 +27,7 @@ INIT = f"""#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs none /dev
 /bin/busybox --install -s /bin
 export PATH=/bin
-for module in {' '.join(Path(name).name for name in MODULES)}; do insmod /modules/$module.ko; done
+for module in {' '.join(Path(name).name for name in MODULES)}; do [ -e /modules/$module.ko ] && insmod /modules/$module.ko; done
 echo vfio-pci > /sys/bus/pci/devices/{FUNCTION}/driver_override
 echo {FUNCTION} > /sys/bus/pci/drivers_probe
 stty -F /dev/ttyS0 -echo -onlcr
@@ -34,9 +35,9 @@ exec sh -c 'echo @booted; while read -r line; do eval "$line"; echo "@end $?"; d
 """
 
 
-def fetch():
+def fetch(*more):
     """QEMU, a kernel and busybox; skips where this machine cannot have them."""
-    fetched = subprocess.run([ROOT / "tests/vm/fetch"], capture_output=True, text=True, check=False)
+    fetched = subprocess.run([ROOT / "tests/vm/fetch", *more], capture_output=True, text=True, check=False)
     if fetched.returncode:
         last = (fetched.stdout + fetched.stderr).strip().splitlines()[-1:]
         raise Skipped(f"no QEMU and kernel for a virtual machine: {''.join(last)}")
@@ -52,13 +53,20 @@ def entry(name, mode, data=b""):
     return head + bytes(-len(head) % 4) + data + bytes(-len(data) % 4)
 
 
-def initramfs(to, programs):
+def module(folder, name):
+    """A module, unpacked. None: this kernel has it built in."""
+    file = folder / f"kernel/{name}.ko"
+    packed = file.with_name(file.name + ".xz")
+    return lzma.decompress(packed.read_bytes()) if packed.exists() else file.read_bytes() if file.exists() else None
+
+
+def initramfs(to, programs, modules=FETCHED / "modules"):
     """A guest with busybox, the kernel's own modules for VFIO, and these programs."""
     parts = [entry(folder, 0o40755) for folder in ("bin", "modules", "opt")]
     parts.append(entry("init", 0o100755, INIT.encode()))
     parts.append(entry("bin/busybox", 0o100755, (FETCHED / "busybox").read_bytes()))
-    for name in MODULES:
-        parts.append(entry(f"modules/{Path(name).name}.ko", 0o100644, (FETCHED / f"modules/kernel/{name}.ko").read_bytes()))
+    found = [(Path(name).name, module(modules, name)) for name in MODULES]
+    parts += [entry(f"modules/{name}.ko", 0o100644, data) for name, data in found if data]
     for program in programs:
         parts.append(entry(f"opt/{program.name}", 0o100755, program.read_bytes()))
     to.write_bytes(b"".join(parts) + entry("TRAILER!!!", 0))
@@ -86,13 +94,13 @@ class Device:
 class Machine:
     """A virtual machine with a shell on its serial line."""
 
-    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None):
+    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None, kernel=FETCHED / "vmlinuz"):
         self.device = None if socket else Device(directory, card, name, user)
         self.errors, self.lines = directory / f"qemu-{name}", queue.Queue()
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
                    "-nodefaults", "-no-reboot", "-serial", "stdio", "-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48",
-                   "-kernel", FETCHED / "vmlinuz", "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]
+                   "-kernel", kernel, "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]
         place = f'"socket":{{"type":"unix","path":"{socket or self.device.socket}"}}'
         command += ["-device", f'{{"driver":"vfio-user-pci","addr":"4.0",{place}}}']
         with self.errors.open("w", encoding="utf-8") as errors:
