@@ -100,7 +100,7 @@ class Machine:
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
                    "-nodefaults", "-no-reboot", "-serial", "stdio", "-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48",
-                   "-kernel", kernel, "-initrd", image, "-append", "console=ttyS0 quiet panic=-1 intel_iommu=on"]
+                   "-kernel", kernel, "-initrd", image, "-append", "console=ttyS0 quiet no_timer_check panic=-1 intel_iommu=on"]
         place = f'"socket":{{"type":"unix","path":"{socket or self.device.socket}"}}'
         command += ["-device", f'{{"driver":"vfio-user-pci","addr":"4.0",{place}}}']
         with self.errors.open("w", encoding="utf-8") as errors:
