@@ -1,5 +1,5 @@
 /* A program of a virtual machine that has its accelerator's registers as memory: what it writes is what OPAE's functions read. */
-#include "common.h"
+#include "../../fpga/opae/tests/common.h"
 
 int main(void)
 {
