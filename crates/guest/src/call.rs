@@ -320,6 +320,13 @@ impl Call {
         }
     }
 
+    /// The callback, which is called at most once, is given these words as they are.
+    pub fn callback_gives(&mut self, id: u64, values: &[u64]) {
+        if id != 0 {
+            self.lane.connection.callbacks.give(id, values);
+        }
+    }
+
     /// The offset of a buffer that lies in shared memory already.
     pub(crate) fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
         let connection = self.lane.connection;

@@ -150,6 +150,7 @@ impl<'a> Lowering<'a> {
             },
             Kind::Callback(callback) => self.callback(callback, at),
             Kind::Userdata => Operation::Userdata,
+            Kind::Given { argument, .. } => Operation::Given { place: argument.unwrap_or(0) },
             Kind::Chain(chain) => Operation::Chain((**chain).clone()),
             Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },
             Kind::Mapped(mapped) => Operation::Mapped {
@@ -312,6 +313,12 @@ impl<'a> Lowering<'a> {
         arguments.sort_by_key(|a| !matches!(a.operation, Operation::Scalar | Operation::Handle(_)));
         let result = self.rule(&callback.result, ValueLocation::Result, 0);
         self.recorded = recorded;
+        let mut gives = Vec::new();
+        for argument in &mut arguments {
+            if let Operation::Given { place } = &mut argument.operation {
+                gives.push(std::mem::replace(place, gives.len()));
+            }
+        }
         let keeps = self.kept_for(callback, &arguments, at);
         self.callbacks.push(LoweredCallback {
             callback: callback.clone(),
@@ -324,6 +331,7 @@ impl<'a> Lowering<'a> {
             once: callback.once,
             userdata: callback.userdata_argument,
             keeps,
+            gives,
         }
     }
 

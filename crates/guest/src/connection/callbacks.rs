@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::connection::incoming::CallbackTarget;
+use crate::connection::incoming::{CallbackTarget, Given};
 use crate::descriptor::Lost;
 use crate::handles::Handles;
 
@@ -23,6 +23,8 @@ pub(crate) struct CallbackEntry {
     registration: Registration,
     /// The application's value of the handle that it hands back; 0: none.
     pub handed: u64,
+    /// Arguments of the call that registered it, which it is given again.
+    pub given: Given,
     /// That handle, if it stays valid until the callback has run; 0: none.
     pub keeps: u64,
 }
@@ -122,7 +124,9 @@ impl Callbacks {
         table.last += 1;
         let id = table.last;
         let registration = Registration::Underway;
-        table.by_id.insert(id, CallbackEntry { target, once, registration, handed: 0, keeps: 0 });
+        table
+            .by_id
+            .insert(id, CallbackEntry { target, once, registration, handed: 0, given: Given::default(), keeps: 0 });
         if !once {
             table.lasting.insert(target, id);
         }
@@ -140,6 +144,15 @@ impl Callbacks {
                 handles.retain(value);
                 entry.keeps = value;
             }
+        }
+    }
+
+    /// Notes what a callback that is called at most once is given.
+    pub fn give(&self, id: u64, values: &[u64]) {
+        if let Some(entry) = self.table().by_id.get_mut(&id)
+            && entry.once
+        {
+            entry.given.iter_mut().zip(values).for_each(|(given, value)| *given = *value);
         }
     }
 

@@ -18,6 +18,9 @@ pub(crate) struct CallbackTarget {
     pub userdata: usize,
 }
 
+/// Words that a callback is given as they were passed to the call that registered it.
+pub(crate) type Given = [u64; 4];
+
 /// The arguments of a callback and its answer. Memory that it hands out lives until the callback
 /// ends.
 pub struct Incoming {
@@ -25,6 +28,7 @@ pub struct Incoming {
     target: CallbackTarget,
     /// The application's value of a handle that no message names; 0: none.
     handed: u64,
+    given: Given,
     message: Vec<u8>,
     at: usize,
     storage: Vec<Box<[u128]>>,
@@ -47,6 +51,7 @@ impl Incoming {
             handles,
             target,
             handed: 0,
+            given: Given::default(),
             message,
             at,
             storage: Vec::new(),
@@ -60,6 +65,10 @@ impl Incoming {
     /// A callback that the API server cannot send any more.
     pub(crate) fn lost(handles: &'static Handles, target: CallbackTarget, handed: u64) -> Self {
         Incoming { handed, ..Incoming::new(handles, target, Vec::new(), 0, Encoder::new()) }
+    }
+
+    pub(crate) fn with(self, given: Given) -> Self {
+        Incoming { given, ..self }
     }
 
     pub(crate) fn sound(&self) -> bool {
@@ -101,6 +110,11 @@ impl Incoming {
     /// The handle that a callback without a message hands back, as the application knows it.
     pub fn handed(&self) -> u64 {
         self.handed
+    }
+
+    /// An argument of the call that registered the callback, as it was.
+    pub fn given(&self, place: usize) -> u64 {
+        self.given.get(place).copied().unwrap_or(0)
     }
 
     pub fn word(&mut self) -> u64 {

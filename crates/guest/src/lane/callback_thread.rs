@@ -98,10 +98,11 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
 fn serve_lost(connection: &'static Connection) -> ! {
     connection.callbacks.lose();
     loop {
-        let CallbackEntry { target, handed, keeps, .. } = connection.callbacks.next_lost();
+        let CallbackEntry { target, handed, given, keeps, .. } = connection.callbacks.next_lost();
         let mut thrown = None;
         if let Some(lost) = connection.descriptor.callbacks.get(target.kind as usize).and_then(|kind| kind.lost) {
-            call(lost, &mut Incoming::lost(&connection.handles, target, handed), &mut thrown);
+            let incoming = Incoming::lost(&connection.handles, target, handed);
+            call(lost, &mut incoming.with(given), &mut thrown);
         }
         connection.let_go(keeps);
         go_on(thrown);

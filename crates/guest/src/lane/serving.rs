@@ -51,10 +51,10 @@ fn run(
     let mut fields = Decoder::resume(body, at);
     let Ok(id) = fields.word() else { return false };
     let at = fields.position();
-    let Some(CallbackEntry { target, keeps, .. }) = connection.callbacks.resolve(id) else { return false };
+    let Some(CallbackEntry { target, keeps, given, .. }) = connection.callbacks.resolve(id) else { return false };
     let Some(kind) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
     answer.word(0);
-    let mut incoming = Incoming::new(&connection.handles, target, message, at, std::mem::take(answer));
+    let mut incoming = Incoming::new(&connection.handles, target, message, at, std::mem::take(answer)).with(given);
     let ran = call(kind.invoke, &mut incoming, thrown);
     let sound = incoming.sound();
     *answer = incoming.into_answer();

@@ -4,6 +4,9 @@ use super::{outer, plans};
 use crate::model::{BufferWay, Callee, Expr, ExprKind, Function, Kind, Lifetime, Number, Plan, Rule, TypeKind};
 use crate::syntax::diagnostics::{Diagnostic, Severity};
 
+/// The most arguments that a callback is given as they were; the guest's runtime has room for so many.
+const GIVEN: usize = 4;
+
 /// Where a hidden pointer may be looked at before the call.
 #[derive(Clone, Copy)]
 enum At {
@@ -19,9 +22,35 @@ pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
         plans(rule, &mut |plan| hidden(function, at, plan, diagnostics));
         plans(rule, &mut |plan| callback_result(plan, diagnostics));
         plans(rule, &mut |plan| within(function, plan, diagnostics));
+        plans(rule, &mut |plan| given(function, plan, diagnostics));
         if diagnostics.iter().all(|d| d.severity == Severity::Warning) {
             plans(rule, &mut |plan| described(plan, diagnostics));
         }
+    }
+}
+
+/// What a callback is given belongs to one call of the function, and is an argument of it.
+fn given(function: &Function, plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
+    let Kind::Callback(callback) = &plan.kind else { return };
+    let mut all = Vec::new();
+    callback.arguments.iter().for_each(|rule| outer(rule, &mut all));
+    let all: Vec<&&Plan> = all.iter().filter(|plan| matches!(plan.kind, Kind::Given { .. })).collect();
+    for (n, plan) in all.iter().enumerate() {
+        let Kind::Given { name, argument } = &plan.kind else { continue };
+        let word = |n: usize| {
+            let ty = &function.signature.parameters[n].1;
+            ty.size() <= 8 && ty.is_plain() && !matches!(ty.kind, TypeKind::Float { .. })
+        };
+        let wrong = match argument {
+            None => "the function has no such argument",
+            Some(argument) if !word(*argument) => "this is neither a number nor a pointer",
+            _ if !callback.once => "which call of the function is meant? the callback is not called at most `once`",
+            _ if n >= GIVEN => "a callback is given four arguments at most",
+            _ => continue,
+        };
+        diagnostics.push(Diagnostic::error(plan.span, format!("`given({name})` cannot be told")).label(wrong).help(
+            "`given(p)` is an argument `p` of the function with which the application has registered the callback",
+        ));
     }
 }
 

@@ -26,6 +26,11 @@ pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     checker.rule(&function.result, Position::Result);
 }
 
+/// What a description of a result describes.
+const RETURNED: &str = "it describes what a function returns";
+
+const GIVEN: &str = "it describes a parameter of a callback: the argument of the function that it has";
+
 struct PositionChecker<'a> {
     diagnostics: &'a mut Vec<Diagnostic>,
 }
@@ -62,10 +67,8 @@ impl PositionChecker<'_> {
                 at == Position::Result,
                 "only what a function returns can be mapped: a C function of the specification (`address`) can return what is written here",
             ),
-            Kind::FunctionPointer { .. } => {
-                ("`function_pointer`", at == Position::Result, "it describes what a function returns")
-            }
-            Kind::Table(_) => ("`table`", at == Position::Result, "it describes what a function returns"),
+            Kind::FunctionPointer { .. } => ("`function_pointer`", at == Position::Result, RETURNED),
+            Kind::Table(_) => ("`table`", at == Position::Result, RETURNED),
             Kind::Unmap => {
                 ("`unmap`", at == Position::Argument, "it describes the argument of the call that ends a mapping")
             }
@@ -82,6 +85,7 @@ impl PositionChecker<'_> {
                 at == Position::Argument || inside && flows_in,
                 "functions are passed in: by an argument, or in a struct that flows `in`",
             ),
+            Kind::Given { .. } => ("`given`", at == Position::CallbackArgument, GIVEN),
             Kind::Userdata => (
                 "`userdata`",
                 matches!(at, Position::Argument | Position::CallbackArgument),

@@ -217,6 +217,10 @@ fn lost(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
         let own = lowered.arguments.iter().find(|argument| argument.at == ValueLocation::Argument(i));
         let value = match own {
             Some(own) if matches!(own.operation, Operation::Userdata) => quote!((incoming.userdata() as #rust)),
+            Some(Instruction { operation: Operation::Given { place }, .. }) => {
+                let place = types::size(*place);
+                quote!((incoming.given(#place) as #rust))
+            }
             Some(own) if handed_back == Some(own.at) => quote!((incoming.handed() as #rust)),
             own => match lost_code(model, &lowered.callback, i, own.and_then(handle)) {
                 Some(code) => types::from_exact(Context::new(model, Side::Guest).exact(code), ty),
@@ -304,6 +308,10 @@ fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
             quote!((incoming.buffer(#input, #output) as usize))
         }
         Operation::Userdata => quote!((incoming.userdata() as #rust)),
+        Operation::Given { place } => {
+            let place = types::size(*place);
+            quote!((incoming.given(#place) as #rust))
+        }
         _ => types::zero(ty),
     };
     quote!(let #a: #rust = #value;)

@@ -98,6 +98,12 @@ pub enum Operation {
         once: bool,
         userdata: Option<usize>,
         keeps: Option<KeptHandle>,
+        /// Arguments of the function that the callback hands back as they were.
+        gives: Vec<usize>,
+    },
+    /// In a callback: one of these, by its place among them.
+    Given {
+        place: usize,
     },
     /// A list of structs, which come back where the struct does in which it begins.
     Chain(Chain),

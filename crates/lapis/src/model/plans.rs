@@ -128,6 +128,13 @@ pub enum Kind {
     Constant {
         values: Vec<u64>,
     },
+    /// A callback's parameter that has what the application passed as an argument of that name when it registered the
+    /// callback.
+    Given {
+        name: String,
+        /// Index of the function's argument, if it has such a one.
+        argument: Option<usize>,
+    },
     /// An address in the memory of that argument of the function: how far in travels.
     Within {
         argument: usize,

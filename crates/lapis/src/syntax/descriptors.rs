@@ -186,6 +186,7 @@ pub const ALL: &[Info] = &[
     with("within", VALUE, (1, 1), "within(argument)"),
     scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
     plain("userdata", VALUE),
+    with("given", VALUE, (1, 1), "given(argument)"),
     scope("chain", VALUE, (2, 2), "chain(type_member, next_member) { link(K, struct S); ... unknown(drop); }"),
     with("link", CHAIN, (2, 2), "link(K, struct S)"),
     with("unknown", CHAIN, (1, 1), "unknown(drop) or unknown(refuse)"),

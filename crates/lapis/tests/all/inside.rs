@@ -61,6 +61,35 @@ fn pointers_that_mean_the_same_on_both_sides_are_described_where_they_come_and_g
         ("rows", rows("constant(context); null;"), "this is no constant"),
         ("count", "count(int n) { argument(n) { constant(3); } }".into(), "is never a `constant`"),
         ("parse", parse("in; string;", "out; element { constant(3); within(text); }"), "is never a `constant`"),
+        (
+            "rows",
+            rows(
+                "callback(context, n, values, things) { argument(context) { given(context); } argument(values) { null; } argument(things) { null; } }",
+            ),
+            "`given(context)` cannot be told",
+        ),
+        (
+            "rows",
+            rows(
+                "once; callback(context, n, values, things) { argument(context) { given(context); } argument(values) { given(f); } argument(things) { given(f); } }",
+            ),
+            "",
+        ),
+        (
+            "rows",
+            rows(
+                "once; callback(context, n, values, things) { argument(context) { given(other); } argument(values) { null; } argument(things) { null; } }",
+            ),
+            "no such argument",
+        ),
+        (
+            "rows",
+            rows(
+                "once; callback(context, n, values, things) { argument(context) { userdata; } argument(n) { given(f); } argument(values) { null; } argument(things) { null; } }",
+            ),
+            "on what is no pointer",
+        ),
+        ("parse", parse("in; string;", "given(text);"), "`given` cannot stand"),
         ("rows", callback("in; buffer(n); element { in; out; string; }"), "pointers or handles behind a pointer"),
         ("rows", callback("out; buffer(n); element { string; }"), "pointers or handles behind a pointer"),
         ("rows", callback("in; buffer(n); element { in; buffer(3); }"), "pointers or handles behind a pointer"),

@@ -47,19 +47,22 @@ impl Stub<'_> {
             }
             Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
             Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
-            Operation::Callback { kind, once, userdata, keeps } => {
+            Operation::Callback { kind, once, userdata, keeps, gives } => {
                 let (value, kind) = (value(), *kind as u32);
                 let userdata = userdata.map_or(quote!(0usize), |u| {
                     let a = types::argument(u);
                     quote!(#a)
                 });
                 let register = quote!(call.callback(#value as usize, #kind, #userdata, #once));
-                match keeps {
-                    Some(kept) => {
-                        let handle = types::argument(kept.argument);
-                        quote!({ let id = #register; call.callback_keeps(id, #handle as u64); })
-                    }
-                    None => quote!(#register;),
+                let keeps = keeps.map(|kept| {
+                    let handle = types::argument(kept.argument);
+                    quote!(call.callback_keeps(id, #handle as u64);)
+                });
+                let gives: Vec<_> = gives.iter().map(|argument| types::argument(*argument)).collect();
+                let gives = (!gives.is_empty()).then(|| quote!(call.callback_gives(id, &[#(#gives as u64),*]);));
+                match (&keeps, &gives) {
+                    (None, None) => quote!(#register;),
+                    _ => quote!({ let id = #register; #keeps #gives }),
                 }
             }
             Operation::Zerocopy { bytes } => {
@@ -95,6 +98,7 @@ impl Stub<'_> {
                 quote!(if !call.chain(#value as usize, #shape) { return #refused; })
             }
             Operation::Userdata
+            | Operation::Given { .. }
             | Operation::Within { .. }
             | Operation::Resident { .. }
             | Operation::Mapped { .. }

@@ -76,7 +76,7 @@ impl Handler<'_> {
             }
             Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
             Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
-            Operation::Callback { kind, once, userdata, keeps } => {
+            Operation::Callback { kind, once, userdata, keeps, .. } => {
                 self.request_callback(instruction, *kind as u32, *once, *userdata, *keeps)
             }
             Operation::Zerocopy { bytes } => {
@@ -114,6 +114,7 @@ impl Handler<'_> {
                 quote!({ let first = call.chain(#shape)?; #store })
             }
             Operation::Userdata
+            | Operation::Given { .. }
             | Operation::Within { .. }
             | Operation::Resident { .. }
             | Operation::Mapped { .. }

@@ -5,7 +5,7 @@ use crate::resolve::data::kinds::Descriptors;
 use crate::resolve::data::values::{Role, Value};
 use crate::resolve::terms::scope::Scope;
 use crate::resolve::{Piece, Resolver, pieces};
-use crate::syntax::ast::{Argument, Descriptor, Statement};
+use crate::syntax::ast::{Argument, AstExpr, AstExprKind, Descriptor, Statement};
 use crate::syntax::diagnostics::Diagnostic;
 use crate::syntax::suggest::similar;
 
@@ -15,6 +15,22 @@ impl<'a> Resolver<'a> {
         let hold = self.server_utility(d, 0)?;
         let let_go = self.server_utility(d, 1)?;
         Some((hold, let_go))
+    }
+
+    /// `given(argument)`: the function's arguments are known to `connect_userdata`.
+    pub(in crate::resolve) fn given(&mut self, d: &Descriptor) -> Kind {
+        match d.arguments.as_deref() {
+            Some([Argument::Expr(AstExpr { kind: AstExprKind::Name(name), .. })]) => {
+                Kind::Given { name: name.clone(), argument: None }
+            }
+            _ => {
+                self.report(
+                    Diagnostic::error(d.span, "`given` names an argument of the function")
+                        .label("usage: `given(argument)`"),
+                );
+                Kind::Unknown
+            }
+        }
     }
 
     /// Reports what a callback cannot be.

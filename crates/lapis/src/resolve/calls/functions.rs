@@ -451,12 +451,19 @@ impl<'a> Resolver<'a> {
         let contexts: Vec<usize> = (0..function.arguments.len())
             .filter(|&n| any_plan(&function.arguments[n], &|p| matches!(p.kind, Kind::Userdata)))
             .collect();
+        let names = function.parameters.clone();
+        let named = |plan: &mut crate::model::Plan, names: &[String]| {
+            if let Kind::Given { name, argument } = &mut plan.kind {
+                *argument = names.iter().position(|known| known == name);
+            }
+        };
         for (n, rule) in function.arguments.iter_mut().enumerate() {
             let context =
                 contexts.iter().copied().find(|&c| c > n).or_else(|| contexts.iter().copied().rfind(|&c| c < n));
             each_plan(rule, &mut |plan| {
                 if let Kind::Callback(callback) = &mut plan.kind {
                     callback.userdata_argument = context;
+                    callback.arguments.iter_mut().for_each(|rule| each_plan(rule, &mut |plan| named(plan, &names)));
                 }
             });
         }

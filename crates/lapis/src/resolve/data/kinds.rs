@@ -13,7 +13,7 @@ use crate::syntax::diagnostics::Diagnostic;
 use crate::syntax::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 18] = [
     "handle",
     "string",
     "opaque",
@@ -23,6 +23,7 @@ const KINDS: [&str; 17] = [
     "within",
     "callback",
     "userdata",
+    "given",
     "chain",
     "zerocopy",
     "mapped",
@@ -164,6 +165,7 @@ impl<'a> Resolver<'a> {
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "unless_lost", "held_by"]),
             Kind::Userdata => ("userdata", &["userdata"]),
+            Kind::Given { .. } => ("what was passed before", &["given"]),
             Kind::Chain(_) => ("a chain", &["chain"]),
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
@@ -356,6 +358,7 @@ impl<'a> Resolver<'a> {
                 self.callback(d, all, value)
             }
             "userdata" => Kind::Userdata,
+            "given" => self.given(d),
             "chain" => self.chain(d, value),
             "zerocopy" => Kind::Zerocopy { count: all.get("buffer").and_then(|b| self.argument_value(b, 0, scope)) },
             "mapped" => self.mapped(d, all, scope),
