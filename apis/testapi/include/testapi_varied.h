@@ -32,6 +32,8 @@ enum {
 #define TA_DIAL_HIDDEN (-3) /* int *: the specification does not describe it */
 ta_status ta_dial_control(int32_t request, ...);
 ta_status ta_dial_control_list(int32_t request, va_list list);
+/* Joins so many texts that follow, NULL among them for none. */
+ta_status ta_texts_join(char *to, size_t room, size_t count, ...);
 /* Nothing is returned: *failed counts the calls that fail. */
 void ta_dial_try(uint32_t *failed, int32_t request, ...);
 

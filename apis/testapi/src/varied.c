@@ -64,3 +64,20 @@ void ta_dial_try(uint32_t *failed, int32_t request, ...) {
     *failed += ta_dial_control_list(request, list) != TA_OK;
     va_end(list);
 }
+
+ta_status ta_texts_join(char *to, size_t room, size_t count, ...) {
+    va_list list;
+    size_t length = 0;
+    if (!to || !room)
+        return TA_INVALID_VALUE;
+    va_start(list, count);
+    for (size_t i = 0; i < count; i++) {
+        const char *text = va_arg(list, const char *);
+        length += (size_t)snprintf(to + length, room - length, "%s;", text ? text : "none");
+        if (length >= room)
+            length = room - 1;
+    }
+    va_end(list);
+    to[length] = 0;
+    return TA_OK;
+}

@@ -69,16 +69,31 @@ static void pointers(void) {
     CHECK_EQ(ta_dial_control(TA_DIAL_RESET), TA_OK);
 }
 
+static void many(void) {
+    char to[200] = "before";
+    CHECK_EQ(ta_texts_join(to, sizeof to, 0), TA_OK);
+    CHECK(strcmp(to, "") == 0);
+    CHECK_EQ(ta_texts_join(to, sizeof to, 3, "one", NULL, "three"), TA_OK);
+    CHECK(strcmp(to, "one;none;three;") == 0);
+    CHECK_EQ(ta_texts_join(to, 5, 10, "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"), TA_OK);
+    CHECK(strcmp(to, "1;2;") == 0);
+    CHECK_EQ(ta_texts_join(NULL, 0, 1, "one"), TA_INVALID_VALUE);
+}
+
 int main(int argc, char **argv) {
     (void)argv;
     numbers();
     pointers();
+    many();
     CHECK_EQ(ta_dial_control(1000), TA_UNSUPPORTED);
     if (argc > 1) {
         int hidden = 5;
         CHECK_EQ(ta_dial_control(TA_DIAL_HIDDEN, &hidden), TA_UNSUPPORTED);
         CHECK_EQ(hidden, 5);
         CHECK_EQ(listed(TA_DIAL_SET_LEVEL, 3), TA_UNSUPPORTED);
+        char to[8] = "before";
+        CHECK_EQ(ta_texts_join(to, sizeof to, 33), TA_UNSUPPORTED);
+        CHECK(strcmp(to, "before") == 0);
     }
     return check_done();
 }

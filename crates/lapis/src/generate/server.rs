@@ -360,7 +360,13 @@ impl Handler<'_> {
         let known = self.function.varargs.as_ref().map(|varargs| {
             let selector = types::argument(varargs.selector);
             let values = varargs.cases.iter().map(|case| Literal::i128_unsuffixed(case.value));
-            quote!(if ![#(#values),*].contains(&(#selector as i128)) { return Err(Reject::Unsupported); })
+            let most = types::size(MOST_VARARGS);
+            match varargs.each {
+                true => {
+                    quote!(if !(0..=#most as i128).contains(&(#selector as i128)) { return Err(Reject::Unsupported); })
+                }
+                false => quote!(if ![#(#values),*].contains(&(#selector as i128)) { return Err(Reject::Unsupported); }),
+            }
         });
         quote!(#known #(#requirements)* #reserve #(#charges)*)
     }

@@ -9,7 +9,9 @@
 use super::types;
 use crate::header::declarator::declare;
 use crate::lower::Program;
-use crate::model::{Function, Model, Side, Signature, Struct, Support, Type, TypeKind, UtilityFunction, Varargs};
+use crate::model::{
+    Function, MOST_VARARGS, Model, Side, Signature, Struct, Support, Type, TypeKind, UtilityFunction, Varargs,
+};
 use crate::resolve::bare;
 use crate::utility::types_header_name;
 use proc_macro2::{Ident, TokenStream};
@@ -150,6 +152,19 @@ fn taker(c: &mut String, id: usize, signature: &Signature, varargs: &Varargs) {
     if !varargs.list {
         let _ = writeln!(c, "    va_list list;\n    va_start(list, a{});", last - 1);
     }
+    if varargs.each {
+        let _ = writeln!(
+            c,
+            "    void *rest[{MOST_VARARGS}] = {{NULL}};\n    long long many = (long long)a{};",
+            varargs.selector
+        );
+        let _ = writeln!(
+            c,
+            "    for (long long i = 0; i < many && many <= {MOST_VARARGS}; i++)\n        rest[i] = va_arg(list, void *);"
+        );
+        let _ =
+            writeln!(c, "    if (many > 0 && many <= {MOST_VARARGS})\n        a{last} = (uint64_t)(uintptr_t)rest;");
+    }
     let _ = writeln!(c, "    switch ((long long)a{}) {{", varargs.selector);
     for case in varargs.cases.iter().filter(|case| !matches!(case.ty.kind, TypeKind::Void)) {
         let ty = following(&case.ty);
@@ -179,6 +194,22 @@ fn taker(c: &mut String, id: usize, signature: &Signature, varargs: &Varargs) {
     }
 }
 
+/// The vendor's function takes a list: what makes one of the arguments behind the others, whose names are `numbered`.
+fn lister(c: &mut String, id: usize, signature: &Signature, numbered: &str) {
+    let types = types_of(signature);
+    let (last, fixed) = (types.len() - 1, &types[..types.len() - 1]);
+    let result = spelled(&signature.result);
+    let taken = declare(&result, &format!("(*)({}, va_list)", parameters(fixed)));
+    let head = declare(&result, &format!("aviary_listed_{id}(void *function, {}, ...)", parameters(fixed)));
+    let _ = writeln!(c, "static {head} {{\n    va_list list;\n    va_start(list, a{});", last - 1);
+    let call = format!("(({taken})function)({}, list)", &numbered[2..]);
+    let (keep, back) = match signature.result.kind {
+        TypeKind::Void => (String::new(), ""),
+        _ => (format!("{} = ", declare(&result, "value")), "    return value;\n"),
+    };
+    let _ = writeln!(c, "    {keep}{call};\n    va_end(list);\n{back}}}");
+}
+
 /// Calls the vendor's function with what follows by its type. The handler has refused what no case names.
 fn giver(c: &mut String, id: usize, signature: &Signature, varargs: &Varargs) {
     let types = types_of(signature);
@@ -186,15 +217,7 @@ fn giver(c: &mut String, id: usize, signature: &Signature, varargs: &Varargs) {
     let result = spelled(&signature.result);
     let numbered: String = (0..last).map(|i| format!(", a{i}")).collect();
     if varargs.list {
-        let taken = declare(&result, &format!("(*)({}, va_list)", parameters(fixed)));
-        let head = declare(&result, &format!("aviary_listed_{id}(void *function, {}, ...)", parameters(fixed)));
-        let _ = writeln!(c, "static {head} {{\n    va_list list;\n    va_start(list, a{});", last - 1);
-        let call = format!("(({taken})function)({}, list)", &numbered[2..]);
-        let (keep, back) = match signature.result.kind {
-            TypeKind::Void => (String::new(), ""),
-            _ => (format!("{} = ", declare(&result, "value")), "    return value;\n"),
-        };
-        let _ = writeln!(c, "    {keep}{call};\n    va_end(list);\n{back}}}");
+        lister(c, id, signature, &numbered);
     }
     let pointer = declare(&result, &format!("(*)({}, ...)", parameters(fixed)));
     let target = match varargs.list {
@@ -215,6 +238,15 @@ fn giver(c: &mut String, id: usize, signature: &Signature, varargs: &Varargs) {
         let _ = writeln!(c, "    {};\n    memset(&value, 0, sizeof value);", declare(&result, "value"));
     }
     let keep = if matches!(signature.result.kind, TypeKind::Void) { "" } else { "value = " };
+    if varargs.each {
+        let all: String = (0..MOST_VARARGS).map(|i| format!(", rest[{i}]")).collect();
+        let _ = writeln!(
+            c,
+            "    void *rest[{MOST_VARARGS}] = {{NULL}}, *next;\n    memcpy(&next, arguments[{last}], sizeof next);"
+        );
+        let _ = writeln!(c, "    if (next)\n        memcpy(rest, next, (size_t)a{} * sizeof *rest);", varargs.selector);
+        let _ = writeln!(c, "    {keep}{target}{}{all});", &numbered[2..]);
+    }
     let _ = writeln!(c, "    switch ((long long)a{}) {{", varargs.selector);
     for case in &varargs.cases {
         let (ty, number) = (following(&case.ty), case.value);

@@ -260,7 +260,12 @@ pub struct Varargs {
     /// The header has a `va_list` there.
     pub list: bool,
     pub cases: Vec<VarargCase>,
+    /// Instead: as many as the selector says follow, each a word. The parameter is a pointer to all of them.
+    pub each: bool,
 }
+
+/// The most that follow where a number says how many.
+pub const MOST_VARARGS: usize = 32;
 
 /// What follows where the selector has this value; `void`: nothing.
 #[derive(Debug, Clone, PartialEq)]

@@ -315,6 +315,27 @@ pub struct Callback {
     pub held_by: Option<(usize, usize)>,
 }
 
+impl Buffer {
+    /// One element of which nothing else is said.
+    pub fn one(element: Rule, element_type: Type) -> Buffer {
+        Buffer {
+            element,
+            element_type,
+            count: Count::One,
+            returned: None,
+            written: false,
+            rows: None,
+            no_copy: false,
+            zerocopy: false,
+            way: BufferWay::Fixed,
+            in_place: false,
+            align: 1,
+            scratch_resource: None,
+            history: 0,
+        }
+    }
+}
+
 impl Plan {
     /// True of memory of the library's for which the guest has a number.
     pub fn is_numbered_memory(&self) -> bool {

@@ -96,6 +96,7 @@ pub const ALL: &[Info] = &[
         "varargs(request) { case K: T; ... } or varargs(request, list) { case K: T; ... }",
     ),
     Info { body: Body::Possible, ..with("case", VARARGS, (2, usize::MAX), "case K: T; or case K, L: T { ... }") },
+    Info { body: Body::Possible, ..with("each", VARARGS, (1, 1), "each T; or each T { ... }") },
     with("require", FUNCTION, (2, 2), "require(e, v)"),
     with("address", FUNCTION, (1, 5), "address(e, value, ...)"),
     with("device_time", FUNCTION, (1, 1), "device_time(e)"),

@@ -428,21 +428,8 @@ impl<'a> Resolver<'a> {
         (plan.input, plan.output) = (false, true);
         let element =
             Value { ty: to.clone(), input: false, output: true, role: Role::Element, place: None, ..value.clone() };
-        plan.kind = Kind::Buffer(Box::new(crate::model::Buffer {
-            element: self.rule(Vec::new(), &element, &scope.enter_element()),
-            element_type: to,
-            count: crate::model::Count::One,
-            returned: None,
-            written: false,
-            rows: None,
-            no_copy: false,
-            zerocopy: false,
-            way: crate::model::BufferWay::Fixed,
-            in_place: false,
-            align: 1,
-            scratch_resource: None,
-            history: 0,
-        }));
+        let element = self.rule(Vec::new(), &element, &scope.enter_element());
+        plan.kind = Kind::Buffer(Box::new(crate::model::Buffer::one(element, to)));
         Rule::Plan(Box::new(plan))
     }
 

@@ -1,10 +1,13 @@
 //! `varargs`: what a call is given in the place of `...`, by the value of another argument.
 
-use crate::model::{Binary, Expr, ExprKind, Function, Rule, Signature, Type, TypeKind, VarargCase, Varargs};
+use crate::model::{
+    Binary, Buffer, Count, Expr, ExprKind, Function, Kind, Rule, Signature, Type, TypeKind, VarargCase, Varargs,
+};
 use crate::resolve::calls::functions::{argument_value, find};
+use crate::resolve::data::values::{Role, Value};
 use crate::resolve::terms::constants;
 use crate::resolve::terms::scope::Scope;
-use crate::resolve::terms::types::{c_int, describe, int};
+use crate::resolve::terms::types::{c_int, describe, int, pointer};
 use crate::resolve::{Piece, Resolver, pieces};
 use crate::syntax::ast::{Argument, AstExpr, AstExprKind, Descriptor, FunctionItem, Statement};
 use crate::syntax::descriptors::DescriptorScope;
@@ -56,11 +59,12 @@ impl<'a> Resolver<'a> {
         function.signature.parameters.push((VALUE.into(), int(8, false, "uint64_t")));
         function.parameters.push(VALUE.into());
         let cases = self.cases(d);
+        let each = matches!(cases.as_slice(), [case] if case.values.is_empty());
         let known = cases.iter().flat_map(|case| {
             let value = |e: &Expr| Some(VarargCase { value: constants::value(e)?, ty: case.ty.clone() });
             case.values.iter().filter_map(value)
         });
-        function.varargs = Some(Box::new(Varargs { selector, list: given > 1, cases: known.collect() }));
+        function.varargs = Some(Box::new(Varargs { selector, list: given > 1, cases: known.collect(), each }));
         cases
     }
 
@@ -98,6 +102,17 @@ impl<'a> Resolver<'a> {
                 }
                 values.push(value);
             }
+            let alone = case.name.text != "each" || matches!(ty.size(), 8) && !matches!(ty.kind, TypeKind::Void);
+            if !alone
+                || cases.iter().any(|other| other.descriptor.name.text != case.name.text || case.name.text == "each")
+            {
+                self.report(
+                    Diagnostic::error(case.span, "`each` stands alone, and has eight bytes")
+                        .label("not possible here")
+                        .help("either `case`s say what follows, or `each T` says of which type all are"),
+                );
+                continue;
+            }
             cases.push(Case { values, ty, descriptor: case });
         }
         if cases.is_empty() {
@@ -108,7 +123,15 @@ impl<'a> Resolver<'a> {
 
     /// How the value crosses: as the `case` says that applies.
     pub(in crate::resolve) fn spread(&mut self, cases: Vec<Case<'a>>, function: &mut Function, scope: &Scope) {
-        let Some(Varargs { selector, .. }) = function.varargs.as_deref() else { return };
+        let Some(Varargs { selector, each, .. }) = function.varargs.as_deref() else { return };
+        if let (true, [case]) = (*each, cases.as_slice()) {
+            let count = Expr {
+                kind: ExprKind::Parameter(*selector),
+                ty: function.signature.parameters[*selector].1.clone(),
+                span: function.span,
+            };
+            return self.spread_all(case, count, function, scope);
+        }
         let (selector, last) = (*selector, function.parameters.len() - 1);
         let Some(selected) = function.signature.parameters.get(selector).map(|(_, ty)| ty.clone()) else { return };
         let span = function.span;
@@ -134,6 +157,23 @@ impl<'a> Resolver<'a> {
             rule = Rule::If { condition, then: then.into(), otherwise: rule.into() };
         }
         function.arguments[last] = rule;
+        self.connect_userdata(function);
+    }
+}
+
+impl<'a> Resolver<'a> {
+    /// `each T`: an array of what follows.
+    fn spread_all(&mut self, case: &Case<'a>, count: Expr, function: &mut Function, scope: &Scope) {
+        let last = function.parameters.len() - 1;
+        let value = argument_value(last, &pointer(case.ty.clone()), VALUE, case.descriptor.span);
+        let mut plan = self.plain(&value);
+        (plan.input, plan.output) = (true, false);
+        let element = Value { ty: case.ty.clone(), role: Role::Element, place: None, ..value };
+        let own = case.descriptor.body.as_ref().map(pieces).unwrap_or_default();
+        let element = self.rule(own, &element, &scope.enter_element());
+        plan.kind =
+            Kind::Buffer(Box::new(Buffer { count: Count::Elements(count), ..Buffer::one(element, case.ty.clone()) }));
+        function.arguments[last] = Rule::Plan(Box::new(plan));
         self.connect_userdata(function);
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks of descriptors.
 
-use crate::syntax::ast::{Argument, Block, Descriptor, Parameter, Statement};
+use crate::syntax::ast::{Argument, Block, Descriptor, Name, Parameter, Statement};
 use crate::syntax::lexer::Token;
 use crate::syntax::parser::{Guess, Parse, Parser};
 use crate::syntax::source::Span;
@@ -80,6 +80,7 @@ impl Parser<'_> {
             }
             Token::Name if self.word(0) == "if" => self.if_statement(start).map(Some),
             Token::Name if self.word(0) == "contextual_argument" => self.contextual(start).map(Some),
+            Token::Name if self.word(0) == "each" => self.each().map(|d| Some(Statement::Descriptor(d))),
             Token::Name if self.word(0) == "case" => self.case().map(|d| Some(Statement::Descriptor(d))),
             Token::Name => self.descriptor().map(|d| Some(Statement::Descriptor(d))),
             _ => Err(self.unexpected("a descriptor")),
@@ -161,7 +162,6 @@ impl Parser<'_> {
     /// `case K, L: T;`, `case K: T { ... }`
     fn case(&mut self) -> Parse<Descriptor> {
         let name = self.name("`case`")?;
-        let start = name.span;
         let mut arguments = Vec::new();
         loop {
             arguments.push(Argument::Expr(self.expression()?));
@@ -170,6 +170,18 @@ impl Parser<'_> {
             }
             self.expect(Token::Comma, "`,` or `:`")?;
         }
+        self.followed(name, arguments)
+    }
+
+    /// `each T;`, `each T { ... }`
+    fn each(&mut self) -> Parse<Descriptor> {
+        let name = self.name("`each`")?;
+        self.followed(name, Vec::new())
+    }
+
+    /// A type behind these arguments, and its description.
+    fn followed(&mut self, name: Name, mut arguments: Vec<Argument>) -> Parse<Descriptor> {
+        let start = name.span;
         arguments.push(Argument::Type(self.type_name()?));
         let span = self.since(start);
         let body = if self.peek() == Token::OpenBrace { Some(self.block()?) } else { None };
