@@ -446,6 +446,7 @@ impl Loader<'_> {
                     self.soname(soname);
                     model.api.libraries.push(soname.value.clone());
                 }
+                Item::VersionsAny => model.api.any_version = true,
                 Item::Versions(pattern) => self.versions(pattern, &mut model.api.versions),
                 Item::Program(name) => {
                     self.program(name);

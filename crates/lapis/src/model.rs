@@ -82,6 +82,8 @@ pub struct Api {
     pub libraries: Vec<String>,
     /// Symbol versions of other releases of the library, to which the guest library answers as well.
     pub versions: Vec<String>,
+    /// To all that differ from the library's own in their later numbers.
+    pub any_version: bool,
 }
 
 /// Which side of the connection something lives on.

@@ -49,7 +49,13 @@ pub fn write(api: &Api, guest: &Path, folder: &Folder) -> Result<(), BuildError>
         let new: Vec<Versioned> = new.collect();
         known.extend(new);
     }
-    let list = list(&known, &api.versions);
+    let mut further = api.versions.clone();
+    if api.any_version {
+        known.iter().for_each(|own| further.extend(other_releases(&own.version)));
+        further.sort_unstable();
+        further.dedup();
+    }
+    let list = list(&known, &further);
     folder.write(&guest.join(VERSIONS_FOLDER).join(LIST), list.as_bytes())
 }
 
@@ -63,6 +69,26 @@ fn list(versions: &[Versioned], further: &[String]) -> String {
         let _ = writeln!(list, "* {version}");
     }
     list
+}
+
+/// Versions of other releases of a library that is upwards compatible: the first number is the same, the second one any up to
+/// 63 or to the library's own, the third one any up to 9.
+fn other_releases(version: &str) -> Vec<String> {
+    let numbers = version.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let (name, parts) = (&version[..version.len() - numbers.len()], numbers.split('.'));
+    let parts: Option<Vec<u32>> = parts.map(|part| part.parse().ok()).collect();
+    let Some([first, second, rest @ ..]) = parts.as_deref() else { return Vec::new() };
+    let seconds = 0..=(*second).clamp(63, 999);
+    match rest {
+        [] => seconds.map(|second| format!("{name}{first}.{second}")).collect(),
+        [third] => {
+            let thirds = (*third).clamp(9, 99);
+            seconds
+                .flat_map(|second| (0..=thirds).map(move |third| format!("{name}{first}.{second}.{third}")))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The library of that name, as the dynamic linker would find it.
@@ -184,6 +210,19 @@ mod tests {
         guest(&folder, "guest.so");
         assert_eq!(sorted(&folder.join("guest.so")), []);
         let _ = std::fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn other_releases_differ_in_their_later_numbers() {
+        let releases = other_releases("VERS_1.32.0");
+        assert_eq!(releases.len(), 640);
+        for known in ["VERS_1.23.2", "VERS_1.32.0", "VERS_1.63.9"] {
+            assert!(releases.iter().any(|release| release == known), "{known}");
+        }
+        assert_eq!(other_releases("A_2.70").len(), 71);
+        for plain in ["A", "A_1", "A_1.x", "A_1.2.3.4", "A_99999999999.1", "1."] {
+            assert!(other_releases(plain).is_empty(), "{plain}");
+        }
     }
 
     /// A program that was linked to another release of the library finds its versions, and every symbol answers to them.

@@ -97,6 +97,8 @@ pub enum Item {
     Program(Text),
     /// `library("...");`
     Library(Text),
+    /// `versions_any;`
+    VersionsAny,
     /// `versions("...");`
     Versions(Text),
     /// `pass_environment("NAME", ...);`

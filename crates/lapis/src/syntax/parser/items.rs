@@ -104,6 +104,11 @@ impl Parser<'_> {
             }
             "program" if text_call => self.one_text().map(Item::Program),
             "library" if text_call => self.one_text().map(Item::Library),
+            "versions_any" if self.peek_at(1) == Token::Semicolon => {
+                self.advance();
+                self.semicolon()?;
+                Ok(Item::VersionsAny)
+            }
             "versions" if text_call => self.one_text().map(Item::Versions),
             "environment" if text_call => {
                 let (name, value) = self.two_texts()?;
@@ -434,7 +439,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 31] = [
+const ITEMS: [&str; 32] = [
     "api",
     "import",
     "override",
@@ -464,6 +469,7 @@ const ITEMS: [&str; 31] = [
     "program",
     "library",
     "versions",
+    "versions_any",
     "sandbox",
     "pass_environment",
 ];

@@ -49,6 +49,14 @@ fn directives() {
 }
 
 #[test]
+fn files_and_versions_of_a_library() {
+    let items = parsed("library(\"libx_omp.so.3\");\nversions_any;\nversions(\"A_1\");");
+    assert!(matches!(items.as_slice(), [Item::Library(file), Item::VersionsAny, Item::Versions(one)]
+        if file.value == "libx_omp.so.3" && one.value == "A_1"));
+    assert!(!messages("versions_any(\"A_1\");").is_empty());
+}
+
+#[test]
 fn utility_code_is_taken_as_it_is() {
     let code =
         " int f(void) { char c = '}'; /* } */ return c == '\"'; } // }\n#define X }\n static const char *s = \"}\"; ";
