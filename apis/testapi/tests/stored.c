@@ -43,5 +43,7 @@ int main(void) {
     CHECK_EQ(ta_store_new(&store, own, sizeof own, NULL, NULL), TA_OK);
     CHECK_EQ(ta_store_drop(store), TA_OK);
     CHECK_EQ(seen.times, 2);
+    CHECK_EQ(ta_store_drop(NULL), TA_INVALID_VALUE);
+    CHECK_EQ(ta_store_add(NULL, 1), TA_INVALID_VALUE);
     return check_done();
 }
