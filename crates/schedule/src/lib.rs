@@ -56,6 +56,11 @@
 //! turn of somebody else's time; work that is kept on a device beyond that is what `hold_limit` ends
 //! ([`Arbiter::take_overdue`]).
 //!
+//! # Memory
+//!
+//! [`residency`] decides whose memory is on a device that is smaller than all of it together: who leaves, who comes, and for how
+//! long. It is as pure as the rest.
+//!
 //! # What is not here
 //!
 //! No clock, no memory of other processes, no file, no thread: time is an argument, and pages are behind [`Slots`]. The
@@ -69,6 +74,7 @@ mod discipline;
 mod fair;
 mod holder;
 mod job;
+pub mod residency;
 mod round_robin;
 #[cfg(test)]
 mod simulation;

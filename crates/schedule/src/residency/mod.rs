@@ -1,0 +1,468 @@
+//! Whose memory is on a device that is smaller than all of it together.
+//!
+//! The arbiter knows how much each session has on each device, and decides who leaves and who comes: it never does so itself.
+//! Time is an argument. What it promises (tests.rs holds it against a model): the memory that is on a device, or may be,
+//! is never more than there is; who waits longest comes first, so that nobody starves; and what a session was brought in for stays
+//! for [`TURNS`] times as long as the exchange took.
+
+mod member;
+mod place;
+#[cfg(test)]
+mod tests;
+
+pub use member::Claim;
+pub use place::{Place, Step};
+
+use member::{Ask, Resident};
+use std::collections::BTreeMap;
+
+/// A turn is so many times as long as the exchange that it causes.
+pub const TURNS: u64 = 5;
+
+/// A device whose memory is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that may be on it at a time.
+    pub memory: u64,
+    /// Bytes that sessions may have of it, in and out.
+    pub most: u64,
+}
+
+/// How long the arbiter waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For room, before an allocation is refused, in nanoseconds.
+    pub room: u64,
+    /// For the answer to an order, before the session is late.
+    pub leave: u64,
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    Evict { session: u64 },
+    Return { session: u64 },
+    Grant { session: u64, request: u64 },
+    Refuse { session: u64, request: u64 },
+}
+
+/// The session cannot have done that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impossible;
+
+#[derive(Debug)]
+pub struct Residency {
+    patience: Patience,
+    devices: Vec<DeviceMemory>,
+    claims: BTreeMap<String, Claim>,
+    members: BTreeMap<u64, Resident>,
+}
+
+impl Residency {
+    pub fn new(patience: Patience) -> Residency {
+        Residency { patience, devices: Vec::new(), claims: BTreeMap::new(), members: BTreeMap::new() }
+    }
+
+    /// The number of one more device.
+    pub fn add_device(&mut self, device: DeviceMemory) -> usize {
+        self.devices.push(device);
+        self.devices.len() - 1
+    }
+
+    /// A device has another size from now on. Who is there stays until somebody else needs the room.
+    pub fn resize(&mut self, device: usize, size: DeviceMemory) {
+        self.devices[device] = size;
+    }
+
+    pub fn set_claim(&mut self, tenant: &str, claim: Claim) {
+        self.claims.insert(tenant.to_owned(), claim);
+    }
+
+    pub fn enter(&mut self, session: u64, tenant: &str, now: u64) {
+        self.members.insert(session, Resident::new(tenant, now));
+    }
+
+    /// Nothing of the session is anywhere any more.
+    pub fn leave(&mut self, session: u64) {
+        self.members.remove(&session);
+    }
+
+    /// The session is over, and what it has on devices stays there until it leaves.
+    pub fn retire(&mut self, session: u64) {
+        if let Some(member) = self.members.get_mut(&session) {
+            let there: Vec<(usize, u64)> =
+                member.held.keys().map(|device| (*device, member.occupies(*device))).collect();
+            member.held = there.into_iter().collect();
+            (member.ask, member.wanted, member.leaves_for) = (None, None, None);
+            (member.place, member.turn_until) = (Place::In, u64::MAX);
+        }
+    }
+
+    pub fn place(&self, session: u64) -> Option<Place> {
+        self.members.get(&session).map(|member| member.place)
+    }
+
+    pub fn knows(&self, session: u64) -> bool {
+        self.members.contains_key(&session)
+    }
+
+    /// True if the session has memory that the arbiter counts.
+    pub fn holds_any(&self, session: u64) -> bool {
+        self.members.get(&session).is_some_and(|member| member.held.values().any(|bytes| *bytes > 0))
+    }
+
+    /// By device: the bytes of a session that are on it, or may be.
+    pub fn resident(&self, session: u64) -> Vec<(usize, u64)> {
+        let of = |member: &Resident| member.held.keys().map(|device| (*device, member.occupies(*device))).collect();
+        self.members.get(&session).map_or_else(Vec::new, of)
+    }
+
+    /// By device: the bytes of a session, wherever they are.
+    pub fn held(&self, session: u64) -> Vec<(usize, u64)> {
+        let of = |member: &Resident| member.held.iter().map(|(device, bytes)| (*device, *bytes)).collect();
+        self.members.get(&session).map_or_else(Vec::new, of)
+    }
+
+    /// Bytes on a device, of all sessions.
+    pub fn occupied(&self, device: usize) -> u64 {
+        self.members.values().map(|member| member.occupies(device)).fold(0, u64::saturating_add)
+    }
+
+    /// Time that exchanges for a session have taken: what it pays for being brought in.
+    pub fn exchanged(&self, session: u64) -> u64 {
+        self.members.get(&session).map_or(0, |member| member.exchanged)
+    }
+
+    /// Sessions of which one waits: for room, or for being brought in.
+    pub fn has_waiters(&self) -> bool {
+        self.members.values().any(|member| member.waits_since().is_some())
+    }
+
+    // ---- Events --------------------------------------------------------------------------------
+
+    /// The session needs room for an allocation: answered by [`Order::Grant`] or [`Order::Refuse`].
+    ///
+    /// # Errors
+    /// It waits for another one already.
+    pub fn ask(
+        &mut self,
+        session: u64,
+        request: u64,
+        (device, bytes): (usize, u64),
+        now: u64,
+    ) -> Result<(), Impossible> {
+        let member = self.members.get_mut(&session).filter(|member| member.ask.is_none()).ok_or(Impossible)?;
+        member.ask = Some(Ask { request, device, bytes, since: now });
+        member.active_at = now;
+        Ok(())
+    }
+
+    /// The session has given memory back.
+    ///
+    /// # Errors
+    /// It has not so much.
+    pub fn give_back(&mut self, session: u64, device: usize, bytes: u64) -> Result<(), Impossible> {
+        let member = self.members.get_mut(&session).ok_or(Impossible)?;
+        let held = member.held.get_mut(&device).filter(|held| **held >= bytes).ok_or(Impossible)?;
+        *held -= bytes;
+        if let Some(kept) = member.kept.get_mut(&device) {
+            *kept = (*kept).min(*held);
+        }
+        Ok(())
+    }
+
+    /// Its program has called, or an operator wants it in.
+    pub fn want(&mut self, session: u64, now: u64) {
+        if let Some(member) = self.members.get_mut(&session).filter(|member| member.place != Place::In) {
+            member.wanted.get_or_insert(now);
+        }
+    }
+
+    /// What is known of a session's work.
+    pub fn note_activity(&mut self, session: u64, active: bool, busy: bool, now: u64) {
+        if let Some(member) = self.members.get_mut(&session) {
+            member.busy = busy;
+            if active || busy {
+                member.active_at = now;
+            }
+        }
+    }
+
+    /// An operator turns a session out.
+    ///
+    /// # Errors
+    /// Its memory is elsewhere.
+    pub fn evict(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
+        self.step(session, Step::Evict, now)
+    }
+
+    /// The session's memory has left; `freed`: by device.
+    ///
+    /// # Errors
+    /// It was not told to, or has not had so much.
+    pub fn left(&mut self, session: u64, freed: &[(usize, u64)], now: u64) -> Result<(), Impossible> {
+        let member = self.members.get(&session).ok_or(Impossible)?;
+        let mut kept = member.held.clone();
+        for (device, bytes) in freed {
+            let there = kept.get_mut(device).filter(|there| **there >= *bytes).ok_or(Impossible)?;
+            *there -= bytes;
+        }
+        let took = now.saturating_sub(member.since);
+        self.step(session, Step::Left, now)?;
+        let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
+        (member.kept, member.stays, member.not_before) = (kept, 0, 0);
+        if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
+            comes.pay(took);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// It was not told to return.
+    pub fn back(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
+        let ordered = self.members.get(&session).map_or(now, |member| member.since);
+        self.step(session, Step::Back, now)?;
+        if let Some(member) = self.members.get_mut(&session) {
+            member.pay(now.saturating_sub(ordered));
+            (member.wanted, member.stays, member.not_before) = (None, 0, 0);
+            member.kept.clear();
+            member.active_at = now;
+            member.begin_turn(TURNS, now);
+        }
+        Ok(())
+    }
+
+    /// The session's memory is where it was before the last order.
+    ///
+    /// # Errors
+    /// It has none to answer.
+    pub fn stayed(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
+        self.step(session, Step::Stayed, now)?;
+        if let Some(member) = self.members.get_mut(&session) {
+            member.note_stay(now);
+            member.leaves_for = None;
+            if member.place == Place::In {
+                member.wanted = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, session: u64, step: Step, now: u64) -> Result<(), Impossible> {
+        let member = self.members.get_mut(&session).ok_or(Impossible)?;
+        member.place = member.place.after(step).ok_or(Impossible)?;
+        member.since = now;
+        Ok(())
+    }
+
+    // ---- Decisions -----------------------------------------------------------------------------
+
+    /// Sessions that have not answered in time.
+    pub fn late(&self, now: u64) -> Vec<u64> {
+        let is_late =
+            |member: &Resident| member.place.is_under_way() && member.since.saturating_add(self.patience.leave) <= now;
+        self.members.iter().filter(|(_, member)| is_late(member)).map(|(session, _)| *session).collect()
+    }
+
+    /// When to decide again, if nothing happens before.
+    pub fn next_look(&self, now: u64) -> Option<u64> {
+        let waits = self.has_waiters();
+        let of = |member: &Resident| {
+            let answer = member.place.is_under_way().then(|| member.since.saturating_add(self.patience.leave));
+            let room = member.ask.map(|ask| ask.since.saturating_add(self.patience.room));
+            let later =
+                [member.turn_until, member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
+            later.chain(answer).chain(room.filter(|at| *at > now)).min()
+        };
+        self.members.values().filter_map(of).min()
+    }
+
+    /// What is to be done now. The orders count as given.
+    pub fn decide(&mut self, now: u64) -> Vec<Order> {
+        let mut waiters: Vec<(u64, u64)> =
+            self.members.iter().filter_map(|(session, member)| Some((member.waits_since()?, *session))).collect();
+        waiters.sort_unstable();
+        let mut room = Room::of(self);
+        let mut orders = Vec::new();
+        for (_, session) in waiters {
+            self.serve(session, &mut room, &mut orders, now);
+        }
+        orders
+    }
+
+    /// Lets one that waits go on, or makes room for it: those that wait for less time have what is left.
+    fn serve(&mut self, session: u64, room: &mut Room, orders: &mut Vec<Order>, now: u64) {
+        let Some(member) = self.members.get(&session) else { return };
+        let (place, need, ask) = (member.place, member.need(), member.ask);
+        if let Some(ask) = ask.filter(|ask| !self.can_fit(member, ask)) {
+            return self.refuse(session, ask, orders);
+        }
+        if !place.is_under_way() && room.has(&need) {
+            room.take(&need);
+            match place {
+                Place::Out if member.not_before > now => {}
+                Place::Out => {
+                    if self.step(session, Step::Return, now).is_ok() {
+                        orders.push(Order::Return { session });
+                    }
+                }
+                _ => self.grant(session, orders, now),
+            }
+            return;
+        }
+        if let (Place::In, Some(ask)) = (place, ask)
+            && ask.since.saturating_add(self.patience.room) <= now
+        {
+            return self.refuse(session, ask, orders);
+        }
+        if !place.is_under_way() {
+            let lacking = room.lacking(&need);
+            let victims = self.victims(session, &lacking, now);
+            for victim in victims {
+                self.members.entry(victim).and_modify(|member| member.leaves_for = Some(session));
+                room.comes_free(&self.members[&victim].held);
+                if self.step(victim, Step::Evict, now).is_ok() {
+                    orders.push(Order::Evict { session: victim });
+                }
+            }
+        }
+        room.take(&need);
+    }
+
+    /// Whether an allocation can ever have room.
+    fn can_fit(&self, member: &Resident, ask: &Ask) -> bool {
+        let Some(device) = self.devices.get(ask.device) else { return false };
+        let all = self.members.values().map(|member| member.held_on(ask.device)).fold(0, u64::saturating_add);
+        member.held_on(ask.device).saturating_add(ask.bytes) <= device.memory
+            && all.saturating_add(ask.bytes) <= device.most
+    }
+
+    fn grant(&mut self, session: u64, orders: &mut Vec<Order>, now: u64) {
+        let Some(member) = self.members.get_mut(&session) else { return };
+        let Some(ask) = member.ask.take() else { return };
+        *member.held.entry(ask.device).or_default() += ask.bytes;
+        member.begin_turn(TURNS, now);
+        orders.push(Order::Grant { session, request: ask.request });
+    }
+
+    fn refuse(&mut self, session: u64, ask: Ask, orders: &mut Vec<Order>) {
+        if let Some(member) = self.members.get_mut(&session) {
+            member.ask = None;
+            if member.place != Place::In {
+                // Its program waits for the answer, and that for the memory.
+                member.wanted.get_or_insert(ask.since);
+            }
+        }
+        orders.push(Order::Refuse { session, request: ask.request });
+    }
+
+    /// Sessions that leave so that so much comes free; none if that is not possible now.
+    fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<u64> {
+        if lacking.is_empty() {
+            return Vec::new();
+        }
+        let may_leave = |session: u64, member: &Resident| {
+            session != waiter
+                && member.place == Place::In
+                && member.turn_until <= now
+                && member.not_before <= now
+                && lacking.keys().any(|device| member.held_on(*device) > 0)
+        };
+        let mut candidates: Vec<_> = self
+            .members
+            .iter()
+            .filter(|(session, member)| may_leave(**session, member))
+            .map(|(session, member)| (self.rank(member, lacking, now), *session))
+            .collect();
+        candidates.sort_unstable();
+        let mut chosen: Vec<u64> = Vec::new();
+        for (_, session) in candidates {
+            if self.would_free(&chosen, lacking) {
+                break;
+            }
+            chosen.push(session);
+        }
+        if !self.would_free(&chosen, lacking) {
+            return Vec::new();
+        }
+        // One that came later may be enough without an earlier one.
+        for at in (0..chosen.len()).rev() {
+            let without: Vec<u64> = chosen.iter().copied().filter(|session| *session != chosen[at]).collect();
+            if self.would_free(&without, lacking) {
+                chosen = without;
+            }
+        }
+        chosen
+    }
+
+    fn would_free(&self, sessions: &[u64], lacking: &BTreeMap<usize, u64>) -> bool {
+        let freed = |device: usize| {
+            let held = sessions.iter().filter_map(|session| self.members.get(session));
+            held.map(|member| member.held_on(device)).fold(0, u64::saturating_add)
+        };
+        lacking.iter().all(|(device, bytes)| freed(*device) >= *bytes)
+    }
+
+    /// The order in which sessions leave: those without work, of tenants over their guarantee, idle for longest (by powers of
+    /// two), of the lowest weight, the largest.
+    fn rank(&self, member: &Resident, lacking: &BTreeMap<usize, u64>, now: u64) -> (bool, bool, u32, u32, u64) {
+        let claim = self.claims.get(&member.tenant).copied().unwrap_or_default();
+        let within = lacking.keys().all(|device| self.resident_of(&member.tenant, *device) <= claim.guarantee);
+        let idle_ms = now.saturating_sub(member.active_at) / 1_000_000;
+        let size = lacking.keys().map(|device| member.held_on(*device)).fold(0, u64::saturating_add);
+        (member.busy, within, idle_ms.leading_zeros(), claim.weight, u64::MAX - size)
+    }
+
+    fn resident_of(&self, tenant: &str, device: usize) -> u64 {
+        let own = self.members.values().filter(|member| member.tenant == tenant);
+        own.map(|member| member.occupies(device)).fold(0, u64::saturating_add)
+    }
+}
+
+/// Room on the devices, while it is given out.
+struct Room {
+    free: Vec<u64>,
+    /// That of sessions on their way out, if nobody waits for it.
+    coming: Vec<u64>,
+}
+
+impl Room {
+    fn of(residency: &Residency) -> Room {
+        let free = |(number, device): (usize, &DeviceMemory)| device.memory.saturating_sub(residency.occupied(number));
+        let mut room = Room {
+            free: residency.devices.iter().enumerate().map(free).collect(),
+            coming: vec![0; residency.devices.len()],
+        };
+        for member in residency.members.values().filter(|member| member.place == Place::GoingOut) {
+            room.comes_free(&member.held);
+        }
+        room
+    }
+
+    fn comes_free(&mut self, held: &BTreeMap<usize, u64>) {
+        for (device, bytes) in held {
+            self.coming[*device] = self.coming[*device].saturating_add(*bytes);
+        }
+    }
+
+    fn has(&self, need: &BTreeMap<usize, u64>) -> bool {
+        need.iter().all(|(device, bytes)| self.free[*device] >= *bytes)
+    }
+
+    /// Free room first, then what comes free.
+    fn take(&mut self, need: &BTreeMap<usize, u64>) {
+        for (device, bytes) in need {
+            let now = self.free[*device].min(*bytes);
+            self.free[*device] -= now;
+            self.coming[*device] = self.coming[*device].saturating_sub(bytes - now);
+        }
+    }
+
+    fn lacking(&self, need: &BTreeMap<usize, u64>) -> BTreeMap<usize, u64> {
+        let lacks = |(device, bytes): (&usize, &u64)| {
+            let there = self.free[*device].saturating_add(self.coming[*device]);
+            Some((*device, bytes.checked_sub(there).filter(|bytes| *bytes > 0)?))
+        };
+        need.iter().filter_map(lacks).collect()
+    }
+}
