@@ -2,7 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "object.h"
+#include "state.h"
 
 ta_status ta_buffer_create(ta_device device, size_t bytes, ta_buffer *buffer) {
     if (!object_check(device, KIND_DEVICE))
@@ -14,7 +16,7 @@ ta_status ta_buffer_create(ta_device device, size_t bytes, ta_buffer *buffer) {
         return TA_OUT_OF_MEMORY;
     b->device = device;
     b->bytes = bytes;
-    b->data = calloc(1, bytes);
+    b->data = memory_new(bytes);
     if (!b->data) {
         bool found;
         free(object_release(b, KIND_BUFFER, &found));
@@ -28,7 +30,7 @@ ta_status ta_buffer_destroy(ta_buffer buffer) {
     bool found;
     struct ta_buffer_st *b = object_release(buffer, KIND_BUFFER, &found);
     if (b && !b->wrapped)
-        free(b->data);
+        memory_end(b->data, b->bytes);
     free(b);
     return found ? TA_OK : TA_INVALID_BUFFER;
 }
@@ -47,6 +49,28 @@ ta_status ta_buffer_wrap(ta_device device, void *host, size_t bytes, ta_buffer *
     b->wrapped = true;
     *buffer = b;
     return TA_OK;
+}
+
+size_t ta_buffer_evictable(ta_buffer buffer) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    return b && !b->wrapped && !b->mapped ? b->bytes : 0;
+}
+
+int ta_buffer_evict(ta_buffer buffer, void *to, size_t bytes) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    if (!b || bytes != b->bytes)
+        return 1;
+    memcpy(to, b->data, bytes);
+    memory_leave(b->data, bytes);
+    return 0;
+}
+
+int ta_buffer_return(ta_buffer buffer, const void *from, size_t bytes) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    if (!b || bytes != b->bytes || !memory_return(b->data, bytes))
+        return 1;
+    memcpy(b->data, from, bytes);
+    return 0;
 }
 
 static bool inside(const struct ta_buffer_st *b, size_t offset, size_t bytes) {

@@ -30,6 +30,12 @@ size_t ta_library_save(size_t offset, void *to, size_t capacity);
 int ta_library_load(size_t offset, const void *from, size_t bytes);
 size_t ta_board_save(ta_board board, size_t offset, void *to, size_t capacity);
 int ta_board_load(ta_board board, size_t offset, const void *from, size_t bytes);
+/* Bytes of device memory that a buffer can do without for a while; 0: none. */
+size_t ta_buffer_evictable(ta_buffer buffer);
+/* Copies the content there, and gives the device memory back: it must not be touched until it has returned, to the same
+ * address. They answer 0 if they did it. */
+int ta_buffer_evict(ta_buffer buffer, void *to, size_t bytes);
+int ta_buffer_return(ta_buffer buffer, const void *from, size_t bytes);
 /* Not 0: some stream has not yet done what it was given. */
 int ta_streams_busy(void);
 /* A report with a text of its own. */

@@ -1,5 +1,8 @@
 use super::*;
-use crate::{Assignment, FromServer, FunctionRule, OfferName, Preparation, ServerUser, ToServer, ToZygote, Wanted};
+use crate::{
+    Assignment, FromServer, FunctionRule, MoveReport, OfferName, Preparation, ServerUser, SwapReport, ToServer,
+    ToZygote, Wanted,
+};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
 use std::{fmt::Debug, os::fd::AsFd, path::PathBuf};
@@ -38,6 +41,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         let limits = [(tenant.clone(), session)].into();
         let vendors = [(tenant.clone(), "lib".to_owned())].into();
         let (schedulable, private, own, in_vm) = flags;
+        let shared_devices = only_devices.clone().unwrap_or_default();
         Assignment {
             session,
             tenant,
@@ -51,6 +55,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             only_devices,
             vendors,
             schedulable,
+            swappable: own,
+            shared_devices,
             slice_ns,
             private,
             own,
@@ -103,6 +109,10 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             name
         }),
         any::<(u64, u64)>().prop_map(|(session, request)| FromServer::Card { session, request }),
+        (any::<(u64, u64, u64)>(), ".{0,16}").prop_map(|((session, request, bytes), device)| FromServer::Move {
+            session,
+            report: MoveReport::Swap(SwapReport::Room { request, device, bytes })
+        }),
         any::<u32>().prop_map(|pid| FromServer::Init { pid }),
         any::<u32>().prop_map(|pid| FromServer::Born { pid }),
         Just(FromServer::Ready),

@@ -41,5 +41,6 @@ pub use messages::moving::{
     CaptureDescriptors, CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors, state_file, state_sockets,
 };
 pub use messages::offer::{OfferName, give, taken};
+pub use messages::swapping::{SwapFigures, SwapOrder, SwapReport};
 pub use pid_namespace::PidNamespace;
 pub use spawn::{fix_addresses, prepare_to_spawn};

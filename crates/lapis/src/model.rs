@@ -159,6 +159,8 @@ pub struct HandleType {
     pub blocker: Option<String>,
     /// Objects that no record makes again.
     pub remade: Option<RemadeFunctions>,
+    /// Objects with device memory that can leave the device.
+    pub evictable: Option<EvictFunctions>,
     /// An object of the type is current on each thread, and calls depend on it.
     pub current: Option<CurrentFunctions>,
 }
@@ -178,6 +180,14 @@ pub struct RemadeFunctions {
     pub load: usize,
 }
 
+/// Utility functions that take the device memory of an object away and bring it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvictFunctions {
+    pub bytes: usize,
+    pub out: usize,
+    pub back: usize,
+}
+
 impl HandleType {
     /// A type of which nothing else is said.
     pub fn plain(name: String, size: usize) -> HandleType {
@@ -192,6 +202,7 @@ impl HandleType {
             identity: None,
             blocker: None,
             remade: None,
+            evictable: None,
             current: None,
         }
     }

@@ -9,6 +9,7 @@ use crate::log::Log;
 use crate::relocation::request::MoveRequest;
 use crate::report::NodeReport;
 use crate::sessions::end::EndRequest;
+use crate::swapping::request::SwapRequest;
 use crate::tenants::tenant::TenantChange;
 use crate::upgrade::UpgradeRequest;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -46,6 +47,10 @@ pub enum Request {
     MoveStatus(u64),
     /// Bring a parked session back; asked again, it says how far that is.
     Unpark(u64),
+    /// Take a session's device memory to the host, or bring it back; how that goes on is asked with `SwapStatus`.
+    Swap(SwapRequest),
+    /// By the number of the session.
+    SwapStatus(u64),
     /// Move a program to another port of its FPGA card; how that goes on is asked with `CardMoveStatus`.
     MoveAtCard(CardMoveRequest),
     /// By the number of the session.

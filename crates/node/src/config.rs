@@ -47,6 +47,16 @@ pub struct Settings {
     pub notes: Vec<String>,
 }
 
+/// For tests: what happens to a session after every so many calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TestKind {
+    Move,
+    /// Its next call brings it back.
+    Park,
+    /// Its next call brings its memory back.
+    Swap,
+}
+
 type ReadSettings = dyn Fn() -> Result<Settings, String> + Send + Sync;
 
 /// Reads the configuration again.
@@ -114,8 +124,8 @@ pub struct NodeConfig {
     pub parked_memory: u64,
     /// For tests: each session moves after every so many calls.
     pub test_move_every: Option<u64>,
-    /// For tests: instead of that it is parked, and its next call brings it back.
-    pub test_parks: bool,
+    /// For tests: what happens to it then.
+    pub test_move_kind: TestKind,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// How its program can be replaced while it runs; `None`: it is not.
@@ -162,7 +172,7 @@ impl NodeConfig {
             movable: true,
             parked_memory: USUAL_PARKED_MEMORY,
             test_move_every: None,
-            test_parks: false,
+            test_move_kind: TestKind::Move,
             reload: None,
             upgrade: None,
             remote: None,

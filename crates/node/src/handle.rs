@@ -213,6 +213,10 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
         Request::Unpark(session) => {
             json(serde_json::to_value(core.unpark(session).map_err(|error| error.to_string())?))
         }
+        Request::Swap(request) => json(serde_json::to_value(core.swap(&request).map_err(|error| error.to_string())?)),
+        Request::SwapStatus(session) => {
+            json(serde_json::to_value(core.swap_status(session).map_err(|error| error.to_string())?))
+        }
         Request::MoveAtCard(request) => {
             json(serde_json::to_value(core.state().cards.begin_move(&request).map_err(|error| error.to_string())?))
         }
@@ -240,7 +244,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         spares: state.registry.spares(None),
         zygote,
         vendors: state.report_vendors(),
-        parked: ParkedMemory { used: state.relocations.parked_bytes(), limit: core.config.parked_memory },
+        parked: ParkedMemory { used: state.kept_bytes(), limit: core.config.parked_memory },
         sessions: sessions_of(state),
         servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
         devices,

@@ -18,6 +18,7 @@ use crate::servers::late::late_lines;
 use crate::servers::spares::Spares;
 use crate::sessions::idle::IdleWatch;
 use crate::sessions::registry::Registry;
+use crate::swapping::Swapping;
 use crate::tenants::shares::Shares;
 use crate::tenants::tenancy::Tenancy;
 use crate::upgrade::inheritance::Handover;
@@ -78,6 +79,7 @@ pub struct Core {
 pub(crate) struct CoreState {
     pub registry: Registry,
     pub relocations: Relocations,
+    pub swapping: Swapping,
     pub idle: IdleWatch,
     pub tenancy: Tenancy,
     /// `None`: all API servers are the node's user, without sandboxes.
@@ -188,6 +190,7 @@ impl CoreState {
         Ok(CoreState {
             registry: Registry::default(),
             relocations: Relocations::default(),
+            swapping: Swapping::default(),
             idle: IdleWatch::default(),
             tenancy: Tenancy::new(shares, config.resources.clone(), config.most_tenants, users),
             server_users,
@@ -332,6 +335,7 @@ impl Core {
             self.kill_orphans();
             self.look_at_relocations(Instant::now());
             self.park_idle(Instant::now());
+            self.look_at_swaps();
             self.turn_out_overdue(Instant::now());
             late_lines(&self.aside, Instant::now()).for_each(|line| self.log.warn(line));
             self.watch_accounts(Instant::now());
@@ -348,6 +352,7 @@ impl Core {
         of_servers
             .chain(state.relocations.next_deadline())
             .chain(state.idle.next_look())
+            .chain(state.swapping.next_look())
             .chain(state.vms.next_listen())
             .chain(state.cards.next_start())
             .chain(state.fpga_devices.next_listen())

@@ -6,6 +6,7 @@ use crate::relocation::request::{ParkedMemory, ParkedReport, SessionMoves};
 use crate::scheduling::DeviceReport;
 use crate::sessions::registry::{ServerRecord, Session};
 use crate::sessions::stats;
+use crate::swapping::request::SwapStatus;
 use crate::tenants::tenant::Tenant;
 use crate::vms::FpgaDeviceReport;
 use aviary_control::{FPGA_MEMORY, FunctionRule};
@@ -94,6 +95,9 @@ pub struct SessionReport {
     /// Its state lies in the node, and nothing of it is on a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<ParkedReport>,
+    /// Its device memory is in the host's, or on the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swapped: Option<SwapStatus>,
     /// Milliseconds since which the connection to the other machine that it is on is broken. `None`: it is not, as far as its
     /// gateway knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +139,7 @@ fn monotonic_ms() -> i64 {
 pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
     let parked = state.relocations.report_parked(session.server, id, Instant::now());
+    let (swapped, resident) = state.swapping.report(id);
     let read = if parked.is_some() { stats::read_parked } else { stats::read };
     SessionReport {
         session: id,
@@ -151,9 +156,17 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         moving: state.relocations.stage_of(session.server).map(str::to_owned),
         moves: session.moves.clone(),
         parked,
+        swapped,
         away_ms: state.gateways.away(session.peer, monotonic_ms()).map(|time| time.as_millis() as u64),
-        counters: session.pages.as_ref().map(|pages| read(&pages.stats)).unwrap_or_default(),
+        counters: counters(session.pages.as_ref().map(|pages| read(&pages.stats)), resident),
     }
+}
+
+/// With what is on shared devices, as the node has granted it.
+fn counters(read: Option<BTreeMap<String, u64>>, resident: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut all = read.unwrap_or_default();
+    all.extend(resident.into_iter().map(|(device, bytes)| (format!("resident_memory@{device}.used"), bytes)));
+    all
 }
 
 /// The report of one tenant that `aviary tenant` shows.

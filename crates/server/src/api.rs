@@ -60,12 +60,23 @@ pub struct HandleTypeInfo {
     pub blocker: Option<&'static str>,
     /// Objects that no record makes again.
     pub remade: Option<RemadeType>,
+    /// Objects whose device memory can leave the device.
+    pub evictable: Option<EvictableType>,
 }
 
 impl HandleTypeInfo {
     /// A type of which nothing else is said.
     pub const fn plain(name: &'static str, size: usize) -> HandleTypeInfo {
-        HandleTypeInfo { name, size, predefined: &[], metadata: None, identity: None, blocker: None, remade: None }
+        HandleTypeInfo {
+            name,
+            size,
+            predefined: &[],
+            metadata: None,
+            identity: None,
+            blocker: None,
+            remade: None,
+            evictable: None,
+        }
     }
 }
 
@@ -105,6 +116,19 @@ pub struct RemadeType {
     pub make: unsafe extern "C" fn(u64, *const c_void, usize) -> u64,
     /// Gives the object, which has its handle now, what is left of the same bytes; 0: done.
     pub load: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
+}
+
+/// Utility functions for objects whose device memory leaves the device and returns, while they stay. They are given the
+/// object's native value, and called while no call is under way.
+#[derive(Debug, Clone, Copy)]
+pub struct EvictableType {
+    /// Bytes of host memory that the content needs; 0: the object's memory stays where it is.
+    pub bytes: unsafe extern "C" fn(u64) -> u64,
+    /// Copies all of the content there, and gives the device memory back; 0: it is gone; else nothing has changed.
+    pub out: unsafe extern "C" fn(u64, *mut c_void, usize) -> c_int,
+    /// Makes device memory for the object, at the same address, and copies the content back; 0: it is there; else nothing
+    /// has changed.
+    pub back: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
 }
 
 /// Utility functions for the object that is current on the calling thread. Calls depend on it without naming it.

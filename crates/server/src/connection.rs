@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aviary_control::Assignment;
 use aviary_control::stats::StatsPage;
+use aviary_control::{Assignment, MoveReport, SwapReport};
 use aviary_gate::{Gate, GrantPage};
 use aviary_transport::{Arena, ControlSocket, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
@@ -34,6 +34,7 @@ use crate::session::vendor;
 use crate::session::{Accounts, Journal, Parts, Peer, Session, gate};
 use crate::state::object_log::ObjectLog;
 use crate::tables::memory::SessionMemory;
+use crate::tables::rooms::Rooms;
 
 /// Configuration of a connection.
 pub struct Connection {
@@ -97,6 +98,16 @@ fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
             }
             format!("refused: {}", refusal.whole())
         }
+    }
+}
+
+/// Node and module may be of different builds: who does not say so gives no orders, and gets none.
+fn tell_swaps(config: &Assignment, arrival: Arrival<'_>, session: &Session) {
+    let able = session.api.handle_types.iter().any(|ty| ty.evictable.is_some());
+    let able = able && config.swappable && matches!(arrival, Arrival::Attaches);
+    if let Some(orders) = session.orders.as_ref().filter(|_| able) {
+        // A node that does not listen has gone.
+        let _ = crate::moving::report(orders, &MoveReport::Swap(SwapReport::Able));
     }
 }
 
@@ -212,16 +223,18 @@ fn admit(
     }
     let journal = connection.journal;
     let peer = Peer::new(journal, Some(ControlSocket::new(socket)), connection.printed.take());
-    let accounts = Accounts::new(api, gate, Policy::new(api, &config), stats, journal);
     let log = if config.movable { ObjectLog::on() } else { ObjectLog::off() };
     // Lanes that are streams cannot stop.
     let move_every = config.move_every.filter(|_| !arena.streamed());
     let orders = connection.orders.take();
+    let rooms = Rooms::new(&config.shared_devices, orders.as_ref()).map_err(|e| failed("the orders' socket", &e))?;
+    let accounts = Accounts::new(api, gate, Policy::new(api, &config), stats, rooms, journal);
     let parts = Parts { api, vendor, accounts, peer, memory, devices, log, move_every, orders };
     let session = Session::new(parts);
     session.peer.set_heard(matches!(arrival, Arrival::Attaches));
     clock::start();
     ffi::announce(&session);
+    tell_swaps(&config, arrival, &session);
     let threads = config.threads.unwrap_or(MAX_LANES).min(MAX_LANES);
     Ok(Admitted { session, arena, threads, parked: config.parked, rehearsal: config.rehearsal })
 }

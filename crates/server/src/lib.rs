@@ -25,8 +25,8 @@ pub mod state;
 mod tables;
 
 pub use api::{
-    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Poll,
-    Reject, RemadeType, ResourceKind, Role, SessionState,
+    ApiDescriptor, CurrentObject, EvictableType, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata,
+    ObjectName, Poll, Reject, RemadeType, ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;

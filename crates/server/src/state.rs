@@ -17,11 +17,17 @@ pub(crate) mod replayed;
 
 use std::ffi::CStr;
 
+use crate::callbacks::closures::ClosureLifetime;
 use crate::session::Session;
 
 pub use capture::{capture, may_differ};
 pub use errors::{NotMovable, RebuildError};
 pub use rebuild::{Places, Rebuilt, rebuild, rebuild_thread};
+
+/// True if a callback is still to come that comes once.
+pub fn is_called_back(session: &Session) -> bool {
+    session.objects.registered_callbacks().iter().any(|(_, life)| *life == ClosureLifetime::Once)
+}
 
 /// How far the vendor's library is with what it was given.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ pub mod deferred_outputs;
 pub mod foreign;
 pub mod handed;
 pub mod memory;
+pub mod rooms;
 pub mod scratch;
 pub mod states;
 pub mod vendor_table;

@@ -24,6 +24,8 @@ pub enum ConfigError {
     Vendor { path: PathBuf, vendor: String, error: VendorError },
     /// {path}: tenant `{tenant}`: there is no vendor set `{vendor}` ([vendors.{vendor}]); there is {there}
     NoVendor { path: PathBuf, tenant: String, vendor: String, there: String },
+    /// {path}: device `{device}`: `oversubscribe` is a number from 1 to 64, such as 2.0, and needs `memory`: how much of the device's memory sessions share
+    Oversubscribe { path: PathBuf, device: String },
     /// {path}: tenant `{tenant}`: weight = 0: expected at least 1
     NoWeight { path: PathBuf, tenant: String },
     /// {path}: tenant `{tenant}` has more than 64 limits on devices, its own and the node's together

@@ -37,6 +37,7 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   priority = 0
   idle_park = "1h"              # instead of the node's value; "0s": never
   home = "4G"                   # instead of the node's value
+  resident_guarantee = "8G"     # memory of each shared device that its sessions keep while others have more than theirs [0]
   cap = "30%"                   # the largest share of a scheduled device's time, even if the device is idle
   vendor = "cuda12"             # the vendor set that its new sessions use [the node's own libraries]
   [vendors.cuda12]              # a version of vendors' software that tenants can have (docs/tenants.md)
@@ -54,6 +55,8 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   kind = "exclusive"            # the device executes one tenant's work at a time; "preemptive": it time-slices between tenants [as its API says]
   awake = "300us"               # how long interactive programs spin while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
+  memory = "24G"                # share out this much of the device's memory; sessions that find no room wait or swap [not shared]
+  oversubscribe = 2.0           # sessions may have so many times as much; what is not on the device is in host memory [1.0]
   [sandbox]                     # of API servers (docs/security.md)
   mode = "auto"                 # "on"; "off": only user ids confine API servers; "log": refuse nothing, log what "on" would
                                 # refuse; "auto": "on" if this machine supports it and all APIs declare what they need [auto]

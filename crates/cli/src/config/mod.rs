@@ -5,6 +5,7 @@ pub(crate) mod card;
 pub(crate) mod cgroup;
 pub mod error;
 mod help;
+mod memory;
 pub(crate) mod sandbox;
 pub mod values;
 pub(crate) mod vendor;
@@ -27,6 +28,7 @@ use aviary_node::{
     precedence,
 };
 use aviary_wire::tenant::is_reserved;
+use memory::{check_memory, thousandths};
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
@@ -35,6 +37,7 @@ use std::{
     time::Duration,
 };
 use values::is_plain;
+pub use values::{parse_cap, parse_span};
 
 /// Settings that a running node does not change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,6 +161,7 @@ struct TenantConfig {
     idle_park: Option<Span>,
     home: Option<Amount>,
     vendor: Option<String>,
+    resident_guarantee: Option<Amount>,
     /// By the names of devices; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, TenantsDevice>,
@@ -171,11 +175,11 @@ struct TenantsDevice {
 }
 
 impl DeviceConfig {
-    /// True if it says more than limits.
+    /// True if it says more than limits, and how much memory there is.
     fn schedules(&self) -> bool {
         let spans = [self.slice, self.linger, self.awake, self.hold_limit, self.latency];
         let others = self.scheduler.is_some() || self.policy.is_some() || self.kind.is_some();
-        self.limits.is_empty() || others || spans.iter().any(Option::is_some)
+        self.limits.is_empty() && self.memory.is_none() || others || spans.iter().any(Option::is_some)
     }
 }
 
@@ -223,6 +227,10 @@ struct DeviceConfig {
     kind: Option<DeviceKind>,
     /// For the scheduler `ebpf`; relative to the configuration file.
     policy: Option<PathBuf>,
+    /// Bytes of its memory that sessions may have on it at a time.
+    memory: Option<Amount>,
+    /// How many times as much they may have in all.
+    oversubscribe: Option<f64>,
 }
 
 /// `"6ms"`, `"200us"`, `"1.5s"`, `"10m"` or `"2h"`.
@@ -251,38 +259,13 @@ impl TryFrom<String> for Cap {
     }
 }
 
-/// A part such as "30%", in thousandths; at least one.
-pub fn parse_cap(text: &str) -> Result<u32, String> {
-    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-    match number.map(|number| number * 10.0) {
-        Some(thousandths) if (1.0..=1000.0).contains(&thousandths) => Ok(thousandths as u32),
-        _ => Err(format!("`{text}` is not a share of a device's time: expected \"0.1%\" to \"100%\", such as \"30%\"")),
-    }
-}
-
-/// A time with its unit.
-pub fn parse_span(text: &str) -> Result<Duration, String> {
-    let wrong =
-        || format!("`{text}` is not a time: expected a number with a unit, such as \"6ms\", \"200us\" or \"1.5s\"");
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = digits.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
-}
-
 impl FileConfig {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable { path: path.into(), error })?;
         let config: Self = toml::from_str(&text)
             .map_err(|error| ConfigError::Malformed { path: path.into(), error: Box::new(error) })?;
         check_only_devices(path, "the node", config.only_devices.as_deref())?;
+        check_memory(path, config.devices.iter().map(|(name, it)| (name, it.memory, it.oversubscribe)))?;
         config.check_tenants(path)?;
         config.check_vms(path)?;
         config.vendors.keys().try_for_each(|name| check_name(path, name))?;
@@ -349,9 +332,10 @@ impl FileConfig {
     pub fn devices(&self, path: Option<&Path>, running: &Rules, apis: &[Api]) -> Result<Rules, ConfigError> {
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         let mut rules = Vec::new();
-        for (name, device) in self.devices.iter().filter(|(_, device)| device.schedules()) {
+        for (name, device) in self.devices.iter().filter(|(_, device)| device.schedules() || device.memory.is_some()) {
             let usual = DeviceSettings::default();
-            let scheduler = device.scheduler.unwrap_or(usual.scheduler);
+            let unsaid = if device.schedules() { usual.scheduler } else { Scheduler::None };
+            let scheduler = device.scheduler.unwrap_or(unsaid);
             let policy = match (&device.policy, scheduler == Scheduler::Ebpf) {
                 (file, true) => {
                     let usual = || apis::policy(apis).map(Path::to_path_buf);
@@ -375,9 +359,21 @@ impl FileConfig {
             let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);
             let latency = device.latency.map_or(usual.latency, |span| span.0);
             let kind = device.kind;
+            let (memory, oversubscribe) = (device.memory.map(|bytes| bytes.0), thousandths(device.oversubscribe));
             rules.push((
                 name.clone(),
-                DeviceSettings { scheduler, slice, linger, awake, hold_limit, latency, kind, policy },
+                DeviceSettings {
+                    scheduler,
+                    slice,
+                    linger,
+                    awake,
+                    hold_limit,
+                    latency,
+                    kind,
+                    policy,
+                    memory,
+                    oversubscribe,
+                },
             ));
         }
         rules.sort_by_key(|(name, _)| precedence(name));
@@ -443,6 +439,7 @@ impl FileConfig {
             idle_park: tenant.idle_park.map(|span| span.0),
             home: tenant.home.map(|bytes| bytes.0),
             vendor: tenant.vendor.clone(),
+            resident_guarantee: tenant.resident_guarantee.map(|bytes| bytes.0),
         };
         self.tenants.iter().map(tenant).collect()
     }

@@ -16,8 +16,8 @@ use crate::fpga::own_libraries;
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
     ApiServerCommand, CardSettings, DeviceSettings, Handover, Level, LoadedPolicy, Node, NodeConfig, PrivateDir,
-    Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, USUAL_MOST_TENANTS, UnknownUsers, UpgradeCommand,
-    UserRange, VmSettings, default_socket, runtime_directory, upgrade_versions,
+    Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_MOST_TENANTS, UnknownUsers,
+    UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory, upgrade_versions,
 };
 use aviary_sandbox::Mode;
 use aviary_transport::RemoteAddress;
@@ -274,12 +274,13 @@ pub fn test_move_every() -> anyhow::Result<Option<u64>> {
     every.map(Some).ok_or_else(|| anyhow!("AVIARY_TEST_MOVE_EVERY is {text:?}: expected a number of calls"))
 }
 
-/// `AVIARY_TEST_MOVE_KIND`, for tests: `park`, what the variable above says is a park, or `move`.
-pub fn test_parks() -> anyhow::Result<bool> {
+/// `AVIARY_TEST_MOVE_KIND`, for tests: what the variable above says is a `move`, a `park` or a `swap`.
+pub fn test_move_kind() -> anyhow::Result<TestKind> {
     match std::env::var("AVIARY_TEST_MOVE_KIND").as_deref() {
-        Err(_) | Ok("move") => Ok(false),
-        Ok("park") => Ok(true),
-        Ok(text) => bail!("AVIARY_TEST_MOVE_KIND is {text:?}: expected `move` or `park`"),
+        Err(_) | Ok("move") => Ok(TestKind::Move),
+        Ok("park") => Ok(TestKind::Park),
+        Ok("swap") => Ok(TestKind::Swap),
+        Ok(text) => bail!("AVIARY_TEST_MOVE_KIND is {text:?}: expected `move`, `park` or `swap`"),
     }
 }
 
@@ -378,7 +379,7 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
     let (socket, others) = sockets(std::mem::take(&mut command.listen), &file, directory)?;
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
     config.launch_slice = launch_slice()?;
-    (config.test_move_every, config.test_parks) = (test_move_every()?, test_parks()?);
+    (config.test_move_every, config.test_move_kind) = (test_move_every()?, test_move_kind()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
         let gateway = command.remote.gateway(&others, file.network_grace())?;

@@ -5,7 +5,7 @@ use crate::operate::terminal::end_with_reader;
 use crate::operate::top::{Sample, sample};
 use crate::operate::which_node::WhichNode;
 use anyhow::Context as _;
-use aviary_node::{WAIT_BOUNDS_NS, Waits};
+use aviary_node::{SessionReport, WAIT_BOUNDS_NS, Waits};
 use aviary_wire::shown;
 use clap::Args;
 use std::fmt::Write as _;
@@ -83,8 +83,13 @@ fn metrics_text(sample: &Sample) -> String {
     for (device, tenant) in users() {
         text.histogram(&[("device", &device.device), ("tenant", &tenant.tenant)], &tenant.waits);
     }
+    of_sessions(&mut text, &sample.node.sessions);
+    text.0
+}
+
+fn of_sessions(text: &mut MetricsText, sessions: &[SessionReport]) {
     text.family("aviary_session_calls", "gauge", "Calls of a session so far.");
-    for session in &sample.node.sessions {
+    for session in sessions {
         let number = session.session.to_string();
         let labels = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
         let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
@@ -95,13 +100,28 @@ fn metrics_text(sample: &Sample) -> String {
         "gauge",
         "Host memory for the state of a parked session, and what that waits for.",
     );
-    for session in &sample.node.sessions {
+    for session in sessions {
         let Some(parked) = &session.parked else { continue };
         let number = session.session.to_string();
         let of = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
         text.sample(&[&of[..], &[("state", &parked.state)]].concat(), parked.bytes);
     }
-    text.0
+    text.family("aviary_resident_memory_bytes", "gauge", "Memory of a session on a device that is shared out.");
+    for session in sessions {
+        let number = session.session.to_string();
+        let of = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
+        for (name, bytes) in &session.counters {
+            let device = name.strip_prefix("resident_memory@").and_then(|name| name.strip_suffix(".used"));
+            device.into_iter().for_each(|device| text.sample(&[&of[..], &[("device", device)]].concat(), *bytes));
+        }
+    }
+    text.family("aviary_swapped_bytes", "gauge", "Host memory for the device memory of a session that is swapped out.");
+    for session in sessions {
+        let Some(swapped) = &session.swapped else { continue };
+        let number = session.session.to_string();
+        let of = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
+        text.sample(&[&of[..], &[("place", &swapped.place)]].concat(), swapped.bytes);
+    }
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -1,10 +1,12 @@
-//! `aviary park` and `aviary unpark`: take a session off its devices while its program runs, and bring it back.
+//! `aviary park`, `aviary unpark` and `aviary swap`: take a session, or its device memory alone, off its devices while its program
+//! runs, and bring it back.
 
 use crate::operate::migrate::{attempt_ms, attempts, seconds, with_others};
 use crate::operate::terminal::say;
 use crate::operate::which_node::WhichNode;
-use aviary_node::{MoveRequest, MoveStatus, Request, UnparkStatus, ask};
-use clap::Args;
+use anyhow::bail;
+use aviary_node::{MoveRequest, MoveStatus, Request, SwapRequest, SwapStatus, UnparkStatus, ask};
+use clap::{Args, Subcommand};
 use std::{
     path::Path,
     process::ExitCode,
@@ -112,5 +114,91 @@ fn until_it_runs(socket: &Path, session: u64, wait: Duration) -> anyhow::Result<
             return Ok(status);
         }
         std::thread::sleep(ASK_AGAIN);
+    }
+}
+
+/// Take the device memory of a session to the host's memory, or bring it back.
+///
+/// The session stays in its API server, with all its objects, at the same addresses; only the memory behind them leaves the
+/// device. The program keeps running, and its next call brings the memory back.
+#[derive(Args)]
+pub struct SwapCommand {
+    #[command(subcommand)]
+    way: Way,
+}
+
+#[derive(Subcommand)]
+enum Way {
+    /// Take it out. If that is not possible, the session continues.
+    Out(Swapped),
+    /// Bring it back before the program calls.
+    In(Swapped),
+}
+
+#[derive(Args)]
+struct Swapped {
+    /// The number of the session, as `aviary ps` lists it.
+    #[arg(value_name = "SESSION")]
+    session: u64,
+    /// How long to wait, in seconds: for an obstacle to pass, or for room on the device.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    wait: f64,
+    /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
+    /// at most, until all its threads are paused and its devices are done.
+    #[arg(long, value_name = "MS", default_value_t = crate::operate::migrate::USUAL_STOP_MS)]
+    stop: u64,
+    #[command(flatten)]
+    node: WhichNode,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn swap(command: &SwapCommand) -> anyhow::Result<ExitCode> {
+    let (session, out) = match &command.way {
+        Way::Out(session) => (session, true),
+        Way::In(session) => (session, false),
+    };
+    let status = until_done(session, out)?;
+    let done = is_done(&status, out);
+    let id = session.session;
+    if session.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else if done && out {
+        let SwapStatus { bytes, figures, .. } = &status;
+        let ms = (figures.stop_us + figures.drain_us + figures.copy_us) as f64 / 1000.0;
+        say(format_args!("session {id} is swapped out: {bytes} bytes, {ms:.1} ms"));
+    } else if done {
+        say(format_args!("session {id} is on its devices"));
+    } else {
+        let why = status.refused.as_deref().unwrap_or("it takes longer");
+        eprintln!("aviary: session {id} is {}: {why}", status.place);
+    }
+    Ok(ExitCode::from(u8::from(!done)))
+}
+
+fn is_done(status: &SwapStatus, out: bool) -> bool {
+    status.place == if out { "out" } else { "in" }
+}
+
+fn until_done(session: &Swapped, out: bool) -> anyhow::Result<SwapStatus> {
+    let (socket, wait, begun) = (session.node.socket(), seconds(session.wait)?, Instant::now());
+    let request = SwapRequest { session: session.session, out, stop_ms: attempt_ms(session.stop) };
+    let first: SwapStatus = ask(&socket, &Request::Swap(request))?;
+    let mut status = first.clone();
+    loop {
+        let is_over = !matches!(status.place.as_str(), "going out" | "coming in");
+        // An attempt under way is not given up.
+        let longest = if is_over { wait } else { wait + Duration::from_millis(request.stop_ms) };
+        if is_done(&status, out) || begun.elapsed() >= longest {
+            return Ok(status);
+        }
+        if out && is_over && status.outs > first.outs {
+            bail!("session {} was swapped out, and its program has brought it back", session.session);
+        }
+        std::thread::sleep(ASK_AGAIN);
+        // One that stayed is asked again, while the obstacle may pass.
+        let again = if out && is_over { Request::Swap(request) } else { Request::SwapStatus(session.session) };
+        status = ask(&socket, &again)?;
     }
 }

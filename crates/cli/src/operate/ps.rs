@@ -80,6 +80,10 @@ fn print(reports: &[NodeReport]) {
                 let (state, time) = (&parked.state, duration(parked.seconds));
                 say(format_args!("  session {id} is {state}: {bytes} bytes of state, since {time}"));
             }
+            if let Some(swapped) = &session.swapped {
+                let (id, place, bytes) = (session.session, &swapped.place, swapped.bytes);
+                say(format_args!("  session {id} is swapped {place}: {bytes} bytes of host memory"));
+            }
             if let Some(away_ms) = session.away_ms {
                 let (id, time) = (session.session, duration(away_ms / 1000));
                 say(format_args!("  session {id} has no connection to its machine, since {time}"));

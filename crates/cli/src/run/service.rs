@@ -240,7 +240,7 @@ fn start_node(
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::daemons::serve::launch_slice()?;
     config.test_move_every = crate::daemons::serve::test_move_every()?;
-    config.test_parks = crate::daemons::serve::test_parks()?;
+    config.test_move_kind = crate::daemons::serve::test_move_kind()?;
     config.parked_memory = crate::daemons::remote::usual_memory();
     (config.modules, config.vendors) = (modules, vendors);
     config.cards = cards;

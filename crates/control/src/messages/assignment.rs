@@ -34,6 +34,10 @@ pub struct Assignment {
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices, or may do so later: page and bell come with this.
     pub schedulable: bool,
+    /// The node hears reports about device memory ([`crate::SwapReport`]).
+    pub swappable: bool,
+    /// Devices, by their names, which may end with `*`, whose memory sessions get from the node.
+    pub shared_devices: Vec<String>,
     /// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole.
     pub slice_ns: u64,
     /// The node serves one program. Its log is where the guest's own messages go: what the guest is told needs no line there.

@@ -6,3 +6,4 @@ pub(crate) mod form;
 pub(crate) mod message;
 pub(crate) mod moving;
 pub(crate) mod offer;
+pub(crate) mod swapping;

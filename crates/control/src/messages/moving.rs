@@ -7,6 +7,7 @@
 use crate::channel::{Patience, receive_with, send_with};
 use crate::messages::assignment::ServerUser;
 use crate::messages::form::Message;
+use crate::messages::swapping::{SwapOrder, SwapReport};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ pub enum MoveOrder {
     Go,
     /// The program of the session that is parked here has ended: nothing is rebuilt of it.
     End,
+    /// About the session's device memory: the session stays in this process.
+    Swap(SwapOrder),
 }
 
 /// The preparations of a process before a session comes to it. Node to the process that the session may move to, while the
@@ -115,6 +118,8 @@ pub enum MoveReport {
     /// The session stands and asks to be moved (`Assignment::move_every`); it waits for an order. Of a session that is
     /// parked: its program has called.
     Wanted,
+    /// About the session's device memory.
+    Swap(SwapReport),
 }
 
 impl MoveReport {
@@ -250,7 +255,7 @@ impl Message for MoveOrder {
         let count = match self {
             Self::Announce { .. } => 1,
             Self::Capture { .. } => CaptureDescriptors::COUNT,
-            Self::Resume | Self::Rebuild | Self::Go | Self::End => 0,
+            Self::Resume | Self::Rebuild | Self::Go | Self::End | Self::Swap(_) => 0,
         };
         count..=count
     }

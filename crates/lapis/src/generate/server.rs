@@ -37,7 +37,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, CurrentObject, EvictableType, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -75,6 +75,17 @@ fn remade(model: &Model, ty: &HandleType) -> TokenStream {
     quote!(Some(RemadeType { save: #save, make: #make, load: #load, }))
 }
 
+/// The functions that take the device memory of the type's objects away and bring it back.
+fn evictable(model: &Model, ty: &HandleType) -> TokenStream {
+    let Some(functions) = ty.evictable else { return quote!(None) };
+    let tells = quote!(unsafe extern "C" fn(u64) -> u64);
+    let writes = quote!(unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> std::ffi::c_int);
+    let reads = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int);
+    let (bytes, out) = (utility_as(model, functions.bytes, tells), utility_as(model, functions.out, writes));
+    let back = utility_as(model, functions.back, reads);
+    quote!(Some(EvictableType { bytes: #bytes, out: #out, back: #back, }))
+}
+
 /// The functions that tell and set the object that is current on a thread.
 fn current(model: &Model) -> TokenStream {
     let with_current = |(ty, h): (usize, &HandleType)| Some((ty as u32, h.current?));
@@ -94,7 +105,7 @@ fn handle_types(model: &Model) -> Vec<TokenStream> {
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
         let blocker = option_text(h.blocker.as_deref());
         let identity = optional_utility_as(model, h.identity, quote!(ObjectName));
-        let remade = remade(model, h);
+        let (remade, evictable) = (remade(model, h), evictable(model, h));
         quote!(HandleTypeInfo {
             name: #name,
             size: #size,
@@ -103,6 +114,7 @@ fn handle_types(model: &Model) -> Vec<TokenStream> {
             identity: #identity,
             blocker: #blocker,
             remade: #remade,
+            evictable: #evictable,
         })
     });
     infos.collect()

@@ -315,6 +315,10 @@ impl<'a> Resolver<'a> {
                 let remade = self.remade(handle, d);
                 self.set_handle(handle, d, |h| h.remade = remade);
             }
+            "evictable" => {
+                let evictable = self.evictable(handle, d);
+                self.set_handle(handle, d, |h| h.evictable = evictable);
+            }
             "current" => {
                 let current = self.current(handle, d);
                 self.set_handle(handle, d, |h| h.current = current);

@@ -332,6 +332,7 @@ impl Core {
             spec_hash: 0,
             pages: None,
             moves: SessionMoves::default(),
+            swaps: false,
         };
         self.place(state, id, session);
     }

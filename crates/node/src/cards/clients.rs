@@ -297,6 +297,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         moving: None,
         moves: crate::relocation::request::SessionMoves::default(),
         parked: None,
+        swapped: None,
         away_ms: None,
         counters: counters.into(),
     }

@@ -170,6 +170,9 @@ fn movable(state: &CoreState, source: u64, sessions: &BTreeSet<u64>) -> Result<(
     if let Some(refusal) = state.other_vendor(source) {
         return Err(refusal);
     }
+    if let Some(why) = state.swapping.obstacle(source) {
+        return Err(Refusal::not_now(why));
+    }
     for session in sessions.iter().filter_map(|id| state.registry.sessions.get(id)) {
         if session.in_vm().is_some() {
             return Err(Refusal::lasting("its program is in a virtual machine"));

@@ -58,7 +58,7 @@ impl Core {
     pub(super) fn order_capture(&self, state: &CoreState, record: &mut Record) -> Result<(), Refusal> {
         let seat = state.registry.servers.get(&record.source).and_then(|server| server.seat.as_ref());
         let tenant = seat.map_or("", |seat| &seat.tenant);
-        let room = self.config.parked_memory.saturating_sub(state.relocations.parked_bytes());
+        let room = self.config.parked_memory.saturating_sub(state.kept_bytes());
         let room = room.min(state.tenancy.accounts.swap_room(tenant));
         let park = (record.relocation.purpose() == Purpose::Park).then_some(room);
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
@@ -113,7 +113,9 @@ impl Core {
         let user = state.user_for(&tenant, is_own);
         let user = user.map_err(|error| Refusal::not_now(format!("the new API server: {error}")))?;
         let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
-        Ok((self.assignment(id, session, slot, user), session.api.clone(), session.spec_hash))
+        let shared_devices = state.tenancy.shares.rules().shared();
+        let assignment = Assignment { shared_devices, ..self.assignment(id, session, slot, user) };
+        Ok((assignment, session.api.clone(), session.spec_hash))
     }
 
     /// A spare API server with a place in the tenant's page and the libraries of `source`, for the guest of that.

@@ -5,6 +5,7 @@ use super::{
     machine::{Event, Impossible, Refusal},
     table::{Kind, Purpose},
 };
+use crate::config::TestKind;
 use crate::log::Level;
 use crate::node::{Core, CoreState};
 use crate::sessions::events::{Lie, shown_reason};
@@ -99,7 +100,14 @@ impl Core {
         if moves {
             return Ok(());
         }
-        let purpose = if self.config.test_parks { Purpose::Park } else { Purpose::Move };
+        let purpose = match self.config.test_move_kind {
+            TestKind::Move => Purpose::Move,
+            TestKind::Park => Purpose::Park,
+            TestKind::Swap => {
+                self.swap_in_test(state, server, session);
+                return Ok(());
+            }
+        };
         let begun = match self.config.test_move_every {
             Some(_) => self.start_relocation(state, session, purpose, TEST_STOP),
             None => Err(Refusal::lasting("sessions of this node do not move on their own")),

@@ -17,7 +17,7 @@ impl Core {
         if !matches!(record.relocation.purpose(), Purpose::Park | Purpose::Upgrade) {
             return Ok(());
         }
-        let (used, limit) = (state.relocations.parked_bytes(), self.config.parked_memory);
+        let (used, limit) = (state.kept_bytes(), self.config.parked_memory);
         let mut bytes = 0u64;
         for part in record.parts.values() {
             let length = part.state.as_ref().and_then(|state| fixed_length(&state.file));

@@ -302,7 +302,7 @@ impl Scheduling {
 impl SchedulerState {
     /// Whether any device may be scheduled.
     fn has_rules(&self) -> bool {
-        !self.rules.0.is_empty()
+        self.rules.0.iter().any(|(_, settings)| settings.scheduler != Scheduler::None)
     }
 
     /// API servers name devices as they like. What no session has any more is forgotten, but for those that a rule names,

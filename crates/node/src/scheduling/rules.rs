@@ -18,6 +18,12 @@ impl Rules {
         settings.policy.as_ref()
     }
 
+    /// Names of the devices whose memory the node shares out; they may end with `*`.
+    pub fn shared(&self) -> Vec<String> {
+        let shared = self.0.iter().filter(|(_, settings)| settings.memory.is_some());
+        shared.map(|(name, _)| name.clone()).collect()
+    }
+
     /// A name may end with `*`.
     pub fn of(&self, device: &str) -> Option<&DeviceSettings> {
         self.0.iter().find(|(pattern, _)| fits(pattern, device)).map(|(_, settings)| settings)

@@ -65,6 +65,10 @@ pub struct DeviceSettings {
     pub kind: Option<DeviceKind>,
     /// For `Ebpf`.
     pub policy: Option<LoadedPolicy>,
+    /// Bytes of its memory that sessions may have on it at a time; `None`: the node does not share its memory out.
+    pub memory: Option<u64>,
+    /// How much of it sessions may have, on it and in the host's memory, in thousandths of that.
+    pub oversubscribe: u32,
 }
 
 impl Default for DeviceSettings {
@@ -78,6 +82,8 @@ impl Default for DeviceSettings {
             latency: Duration::from_millis(1),
             kind: None,
             policy: None,
+            memory: None,
+            oversubscribe: 1000,
         }
     }
 }

@@ -64,6 +64,7 @@ impl Core {
         self.parked_lose_server(state, id);
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
+        state.swapping.reaped(id);
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
         // Not earlier: as long as the process lives it holds what it was granted.
@@ -87,6 +88,8 @@ impl Core {
         for session in orphans {
             self.settle(state, session, status);
         }
+        // What it had is free for others.
+        self.swap_step(state);
     }
 
     /// Nothing is left of some API servers: what they held is their tenants' again.

@@ -7,7 +7,7 @@ use crate::log::Level;
 use crate::node::{Core, CoreState};
 use crate::sessions::life::{ServerEvent, SessionNotice, SessionState, Transition};
 use crate::sessions::registry::Session;
-use aviary_control::{Foreign, FromServer, Garbage, Heard, hear, is_api_name};
+use aviary_control::{Foreign, FromServer, Garbage, Heard, MoveReport, hear, is_api_name};
 use aviary_gate::GrantPage;
 use rustix::process::Signal;
 use std::{
@@ -39,6 +39,8 @@ pub(crate) enum Lie {
     LikeAZygote,
     /// it sent an impossible report about a move of session {0}
     NoSuchMove(u64),
+    /// it sent an impossible report about the device memory of session {0}
+    NoSuchSwap(u64),
     /// it holds more {0} than the tenant's limit had room for
     TookWithoutRoom(String),
     /// it has locked the tenant's accounts and does not unlock them
@@ -87,7 +89,7 @@ impl Core {
 
     fn apply_event(&self, state: &mut CoreState, server: u64, message: FromServer) -> Result<(), Lie> {
         if let FromServer::Move { session, report } = message {
-            return self.hear_relocation(state, server, session, report);
+            return self.hear_move(state, server, session, report);
         }
         if let FromServer::Ended { session, reason } = &message
             && self.hear_failed_rebuild(state, server, *session, reason)
@@ -144,6 +146,13 @@ impl Core {
         }
     }
 
+    fn hear_move(&self, state: &mut CoreState, server: u64, session: u64, report: MoveReport) -> Result<(), Lie> {
+        match report {
+            MoveReport::Swap(report) => self.hear_swap(state, server, session, report),
+            report => self.hear_relocation(state, server, session, report),
+        }
+    }
+
     fn begin(&self, state: &mut CoreState, server: u64, id: u64, api: String, spec_hash: u64) -> Result<(), Lie> {
         if !is_api_name(&api) {
             return Err(Lie::NoApi(id));
@@ -175,6 +184,7 @@ impl Core {
         }
         state.registry.sessions.remove(&id);
         self.unschedule(id);
+        self.end_swap(state, server, id);
         state.registry.look_for_sessions(server, Instant::now());
         let separator = if reason.is_empty() { "" } else { ": " };
         let reason = shown_reason(reason);

@@ -67,6 +67,8 @@ pub struct Session {
     /// The memory that it shares with its API server; `None`: it was given to none yet.
     pub pages: Option<SessionPages>,
     pub moves: SessionMoves,
+    /// Its API server has said that it knows the orders about device memory, and has objects whose memory can leave.
+    pub swaps: bool,
 }
 
 /// Pages that the node makes for one session in one API server. No other process of the node's ever maps them.

@@ -131,7 +131,8 @@ impl Core {
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
         let slot = seat.slot;
-        let assignment = self.assignment(id, session, slot, user);
+        let shared_devices = state.tenancy.shares.rules().shared();
+        let assignment = Assignment { shared_devices, ..self.assignment(id, session, slot, user) };
         let pid = server.process.pid();
         server.log.serves(id);
         let failed = |error: std::io::Error| NodeError::HandOver(pid, error);
@@ -168,6 +169,7 @@ impl Core {
             functions: permissions.functions.clone(),
             only_devices: permissions.only_devices.clone(),
             schedulable: self.scheduling.is_some(),
+            swappable: true,
             slice_ns: self.slice(),
             private: self.config.private,
             own: session.identity.is_nodes_own(session.guest.uid),
@@ -334,6 +336,7 @@ impl Core {
         }
         let before = state.tenancy.shares.rules();
         let version = state.tenancy.shares.replace(tenants, rules);
+        state.swapping.set_rules(&state.tenancy.shares.rules());
         self.log.debug(format_args!("settings of tenants and devices: version {version}"));
         if let Some(scheduling) = &self.scheduling {
             scheduling.change(&names);

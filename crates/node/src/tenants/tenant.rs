@@ -51,6 +51,8 @@ pub struct Tenant {
     pub cap: Option<u32>,
     /// After how long without a call its sessions are parked; zero: never; `None`: as the node says.
     pub idle_park: Option<Duration>,
+    /// Bytes of each shared device that its sessions keep there while others have more than theirs.
+    pub resident_guarantee: Option<u64>,
     /// Bytes that its home and its shared memory may hold together, where they can be limited; `None`: as the node says.
     pub home: Option<u64>,
     /// The vendor set that its API servers load; `None`: the node's own libraries.
@@ -74,6 +76,7 @@ impl Tenant {
             priority: 0,
             cap: None,
             idle_park: None,
+            resident_guarantee: None,
             home: None,
             vendor: None,
         }

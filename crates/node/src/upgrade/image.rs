@@ -128,6 +128,8 @@ pub struct SessionImage {
     /// Grant page and bell, where devices may be scheduled.
     pub devices: Option<[RawFd; 2]>,
     pub moves: SessionMoves,
+    #[serde(default)]
+    pub swaps: bool,
 }
 
 /// The parked sessions of one program. Their time begins anew.

@@ -208,6 +208,7 @@ fn session(image: &SessionImage, inherited: &mut Inherited) -> io::Result<(Sessi
         spec_hash: image.spec_hash,
         pages: Some(pages),
         moves: image.moves.clone(),
+        swaps: image.swaps,
     };
     Ok((session, devices))
 }

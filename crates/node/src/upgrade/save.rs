@@ -59,6 +59,10 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     if state.relocations.are_returning() {
         return busy("a parked session is being brought back");
     }
+    if !state.swapping.is_quiet() {
+        let why = "device memory of sessions is swapped out, or shared out by the node (oversubscribe)";
+        return Some(Obstacle { why: why.into(), passes: false });
+    }
     if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }
@@ -230,5 +234,6 @@ fn session(number: u64, session: &Session, bequest: &mut Bequest) -> io::Result<
         stats: bequest.add(&pages.stats_file)?,
         devices: devices.transpose()?,
         moves: session.moves.clone(),
+        swaps: session.swaps,
     })
 }

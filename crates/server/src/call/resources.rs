@@ -10,8 +10,10 @@ use crate::api::Reject;
 use crate::lane::clock;
 use crate::lane::current;
 use crate::lane::devices::{Drain, Name, device_name};
+use crate::session::Accounts;
 use crate::session::pause::StopEnd;
 use crate::session::residency::{ResidencyDevices, as_shown, devices_of};
+use crate::tables::rooms::{NoRoom, Rooms};
 
 impl Call {
     /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.
@@ -35,8 +37,23 @@ impl Call {
             return Ok(());
         }
         self.session.accounts.charge(self.request.header.function, item as usize, amount)?;
+        // Charged and without room it is given back with the rest of what the call holds.
         self.effects.holding.add(item as usize, amount);
-        Ok(())
+        match &self.session.accounts.rooms {
+            Some(rooms) if amount > 0 => self.await_room(rooms, item as usize),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn await_room(&self, rooms: &Rooms, item: usize) -> Result<(), Reject> {
+        let Accounts { gate, .. } = &self.session.accounts;
+        rooms.secure(gate, item, &self.session.pause).map_err(|NoRoom { device, bytes }| {
+            let figures = format_args!("resource=resident_memory device={device:?} asked={bytes}");
+            let function = self.session.api.functions.get(self.request.header.function as usize);
+            self.session.accounts.audit(function.map_or("?", |function| function.name), figures);
+            Reject::Refused
+        })
     }
 
     /// `allocate`: the call creates so many objects at most.

@@ -2,6 +2,7 @@
 
 mod moves;
 mod parked;
+mod swap;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::connection::mapped_fragments::MappedFragments;
 use crate::lane::{Lane, LaneStart};
+use crate::moving::evict::Evicted;
 use crate::moving::link::{LanePlace, Link};
 use crate::moving::stage::{Hears, MoveStage};
 use crate::moving::watch::{Watch, speaks};
@@ -84,6 +86,8 @@ pub struct Connected {
     /// The application's heap in the arena.
     heap: Option<(LanePlace, OwnedFd)>,
     stage: MoveStage,
+    /// Of a session whose memory is out.
+    evicted: Option<Evicted>,
     /// `None` of a session that serves.
     arriving: Option<Arriving>,
     /// Of a VM's application memory.
@@ -110,6 +114,7 @@ impl Connected {
             closing: Vec::new(),
             callbacks: None,
             stage: MoveStage::Serving,
+            evicted: None,
             arriving: None,
             pieces: MappedFragments::default(),
             threads,
@@ -337,6 +342,10 @@ impl Connected {
 
     /// Calls published before the hang-up still run; then no thread waits any longer.
     fn conclude(mut self) {
+        if self.stage == MoveStage::Evicted {
+            // Nothing is brought back for them.
+            self.session.kill();
+        }
         let mut shadows: Vec<Shadow> = self.lanes.drain().map(|(_, shadow)| shadow).collect();
         shadows.append(&mut self.closing);
         shadows.iter().for_each(Shadow::finish);

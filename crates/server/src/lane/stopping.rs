@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use aviary_control::{MoveReport, Patience};
+use aviary_control::{MoveReport, Patience, SwapReport};
 use aviary_transport::LaneError;
 
 use super::Lane;
@@ -67,7 +67,11 @@ impl Lane {
         if !self.idle.take() && self.context.session.pause.count_call() {
             self.ask_to_move();
         }
-        if self.context.session.pause.stops() { self.stand(None) } else { Ok(()) }
+        if self.context.session.pause.stops() {
+            self.stand(None)?;
+        }
+        // Its memory may have left while this lane stood: the next message waits for that.
+        if self.context.session.pause.is_out() { self.serve_once_in() } else { Ok(()) }
     }
 
     /// For tests: all lanes stop now, and the node is asked to move the session. It answers in any case.
@@ -87,6 +91,36 @@ impl Lane {
         let stopped = StoppedLane { position, taken: taken.map(<[u8]>::to_vec), deferred: self.context.deferred.get() };
         self.idle.set(true);
         match self.context.session.pause.stand(self.number, stopped) {
+            StopEnd::GoesOn if taken.is_some() => self.await_memory(),
+            StopEnd::GoesOn => Ok(()),
+            StopEnd::SessionOver => Err(LaneEnded::Closed),
+        }
+    }
+
+    /// The next message of a session whose memory is out: it is executed when the memory is back.
+    #[cold]
+    fn serve_once_in(&self) -> Result<(), LaneEnded> {
+        let mut call = self.take_call();
+        if let Err(error) = self.receive(&mut call.request.bytes) {
+            return self.not_received(call, error);
+        }
+        self.await_memory()?;
+        let served = self.serve_repeatedly(&mut call);
+        self.keep_call(call);
+        served
+    }
+
+    /// Before a message is begun that the lane has had for a while.
+    fn await_memory(&self) -> Result<(), LaneEnded> {
+        let session = &self.context.session;
+        let call = || {
+            if let Some(orders) = &session.orders {
+                // A node that does not listen has gone.
+                let called = MoveReport::Swap(SwapReport::Called);
+                let _ = aviary_control::send(orders.as_fd(), &called, &[], Patience::Waits);
+            }
+        };
+        match session.pause.await_memory(call) {
             StopEnd::GoesOn => Ok(()),
             StopEnd::SessionOver => Err(LaneEnded::Closed),
         }

@@ -83,7 +83,7 @@ fn session_with(
     Session::new(Parts {
         api,
         vendor,
-        accounts: Accounts::new(api, gate, Policy::default(), stats, journal),
+        accounts: Accounts::new(api, gate, Policy::default(), stats, None, journal),
         peer: Peer::new(journal, None, None),
         memory: SessionMemory::none(),
         devices,

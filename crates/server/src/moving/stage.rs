@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use aviary_control::{MoveOrder, Received};
+use aviary_control::{MoveOrder, Received, SwapOrder};
 
 /// What a session in this process waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum MoveStage {
     Serving,
     /// Its state is written, and it is paused.
     Captured,
+    /// Its memory is out: its guest is heard, and no call is begun.
+    Evicted,
 }
 
 /// What the control loop waits for beside orders.
@@ -49,6 +51,26 @@ pub enum Step {
     },
     /// Rebuild it, and report.
     Rebuild,
+    /// Pause the session, take its memory out, and report.
+    Evict {
+        attempt: u64,
+        stop: Duration,
+        /// Bytes of host memory that it may take.
+        room: u64,
+    },
+    /// Bring its memory back, and report.
+    Return {
+        attempt: u64,
+    },
+    /// Tell the call that waits for room.
+    Room {
+        request: u64,
+        granted: bool,
+    },
+    /// Report that it cannot move now.
+    Refuse {
+        attempt: u64,
+    },
     /// Let it continue.
     Serve,
     /// End, for this reason: another process has the session, or its program has ended.
@@ -60,14 +82,14 @@ impl MoveStage {
     pub fn hears(self) -> Hears {
         match self {
             MoveStage::Watching => Hears::Signs,
-            MoveStage::Serving => Hears::Guest,
+            MoveStage::Serving | MoveStage::Evicted => Hears::Guest,
             MoveStage::Rebuilt | MoveStage::Captured => Hears::Nothing,
         }
     }
 
     /// True if the calls and the connection of the guest are this process's to end.
     pub fn has_guest(self) -> bool {
-        matches!(self, MoveStage::Serving | MoveStage::Captured)
+        matches!(self, MoveStage::Serving | MoveStage::Captured | MoveStage::Evicted)
     }
 
     pub fn after(self, order: MoveOrder) -> Step {
@@ -79,6 +101,14 @@ impl MoveStage {
             (MoveStage::Serving, MoveOrder::Announce { attempt }) => Step::Announce { attempt },
             (MoveStage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
                 Step::Capture { attempt, stop: Duration::from_millis(stop_ms), park }
+            }
+            (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Evict { attempt, stop_ms, room })) => {
+                Step::Evict { attempt, stop: Duration::from_millis(stop_ms), room }
+            }
+            (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt })) => Step::Return { attempt },
+            (_, MoveOrder::Swap(SwapOrder::Room { request, granted })) => Step::Room { request, granted },
+            (MoveStage::Evicted, MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. }) => {
+                Step::Refuse { attempt }
             }
             // Of a session that serves: its lanes wait for the answer to its own wish to move.
             (MoveStage::Serving | MoveStage::Captured, MoveOrder::Resume) => Step::Serve,
@@ -119,6 +149,21 @@ mod tests {
         assert_eq!(steps(MoveStage::Serving), [Step::Announce { attempt: 7 }, asked, Serve, Nothing, Nothing, Nothing]);
     }
 
+    /// A pause that was given up must not let a session go on whose memory is out.
+    #[test]
+    fn session_whose_memory_is_out_only_returns() {
+        let evict = MoveOrder::Swap(SwapOrder::Evict { attempt: 3, stop_ms: 100, room: 5 });
+        let back = MoveOrder::Swap(SwapOrder::Return { attempt: 4 });
+        let step = Step::Evict { attempt: 3, stop: Duration::from_millis(100), room: 5 };
+        assert_eq!((MoveStage::Serving.after(evict), MoveStage::Serving.after(back)), (step, Step::Nothing));
+        let out = |order| MoveStage::Evicted.after(order);
+        assert_eq!((out(back), out(evict)), (Step::Return { attempt: 4 }, Step::Nothing));
+        assert_eq!(out(MoveOrder::Announce { attempt: 9 }), Step::Refuse { attempt: 9 });
+        assert!(
+            [MoveOrder::Resume, MoveOrder::Go, MoveOrder::Rebuild].map(out).iter().all(|step| *step == Step::Nothing)
+        );
+    }
+
     /// A guest that another process may have is neither heard nor hung up.
     #[test]
     fn guest_is_heard_and_ended_by_the_process_that_has_it() {
@@ -127,5 +172,6 @@ mod tests {
         assert_eq!(of(MoveStage::Rebuilt), (Hears::Nothing, false));
         assert_eq!(of(MoveStage::Serving), (Hears::Guest, true));
         assert_eq!(of(MoveStage::Captured), (Hears::Nothing, true));
+        assert_eq!(of(MoveStage::Evicted), (Hears::Guest, true));
     }
 }

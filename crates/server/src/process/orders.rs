@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aviary_control::{Heard, MoveOrder, MoveReport, Patience, hear, send};
+use aviary_control::{Heard, MoveOrder, MoveReport, Patience, SwapOrder, SwapReport, hear, send};
 
 use super::node::Node;
 
@@ -34,11 +34,20 @@ impl Orders {
         let socket = self.sockets().get(&session).cloned();
         let asked = match order {
             MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
+            MoveOrder::Swap(SwapOrder::Evict { attempt, .. } | SwapOrder::Return { attempt }) => Some(attempt),
+            MoveOrder::Swap(SwapOrder::Room { .. }) => None,
             MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
+        let swaps = matches!(order, MoveOrder::Swap(_));
         let refuse = |attempt, reason: &str, lasting| {
-            let report = MoveReport::Unmovable { attempt, reason: reason.into(), lasting };
-            node.report_move(session, report);
+            let reason = reason.into();
+            node.report_move(
+                session,
+                match swaps {
+                    true => MoveReport::Swap(SwapReport::Stays { attempt, reason }),
+                    false => MoveReport::Unmovable { attempt, reason, lasting },
+                },
+            );
         };
         if let Some(attempt) = asked.filter(|_| exports) {
             return refuse(attempt, "other processes of the application use memory that it exported", true);

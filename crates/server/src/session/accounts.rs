@@ -17,6 +17,7 @@ use super::peer::Journal;
 use crate::api::{ApiDescriptor, Reject};
 use crate::session::policy::Policy;
 use crate::session::residency::MAX_RESIDENCY_DEVICES;
+use crate::tables::rooms::Rooms;
 
 /// Resources by number, and the amount of each.
 pub(crate) type AmountList = Vec<(usize, u64)>;
@@ -25,6 +26,8 @@ pub struct Accounts {
     pub gate: Gate,
     pub policy: Policy,
     pub stats: StatsPage,
+    /// `None`: the session shares no device's memory by the node's leave.
+    pub rooms: Option<Rooms>,
     api: &'static ApiDescriptor,
     journal: Journal,
     /// Functions that the guest called and the vendor's library lacks.
@@ -65,10 +68,11 @@ impl Accounts {
         gate: Gate,
         policy: Policy,
         stats: StatsPage,
+        rooms: Option<Rooms>,
         journal: Journal,
     ) -> Accounts {
         let (unbound, kept) = (Mutex::default(), Mutex::default());
-        Accounts { gate, policy, stats, api, journal, absent: Mutex::default(), unbound, kept }
+        Accounts { gate, policy, stats, rooms, api, journal, absent: Mutex::default(), unbound, kept }
     }
 
     /// The item of the session's `handles`; see [`gate`].
@@ -166,6 +170,7 @@ impl Accounts {
         self.stats.show_account(resource, account);
         if item != resource {
             self.stats.show_device_accounts(&self.gate);
+            self.rooms.iter().for_each(|rooms| rooms.give_back(&self.gate));
         }
     }
 

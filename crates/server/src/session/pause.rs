@@ -21,6 +21,8 @@ mod word {
     pub const STOP: u32 = 2;
     /// Bit: lanes end.
     pub const DEAD: u32 = 4;
+    /// Bit: lanes receive messages and begin none.
+    pub const OUT: u32 = 8;
 }
 
 /// The present demand on the lanes of a session.
@@ -28,6 +30,8 @@ mod word {
 enum Phase {
     Running,
     Stopping,
+    /// The session's memory is not on its devices: a lane that has a message waits with it.
+    Out,
     /// For good.
     Dead,
 }
@@ -37,6 +41,16 @@ enum Phase {
 pub enum StopEnd {
     GoesOn,
     SessionOver,
+}
+
+/// Lanes inside a call that count as ones that stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    None,
+    /// Those that only wait.
+    Waiting,
+    /// Those whose call waits for the node ([`Pause::wait_aside`]).
+    Aside,
 }
 
 /// Calls after each of which tests have the session move.
@@ -51,6 +65,10 @@ struct PauseState {
     phase: Phase,
     /// Lanes that do not stand.
     at_work: usize,
+    /// Of those, the ones whose call waits for what only the node gives, before the vendor's library hears of it.
+    aside: usize,
+    /// Since the memory has left, a lane has had a message.
+    called: bool,
     stopped: BTreeMap<u32, StoppedLane>,
     /// Of every lane: the call in which it only waits.
     waits: BTreeMap<u32, Arc<LaneWait>>,
@@ -93,8 +111,15 @@ impl Pause {
     pub fn new(every: Option<u64>) -> Pause {
         let counted = every.filter(|every| *every > 0).map(|every| Counted { every, calls: 0 });
         let word = if counted.is_some() { word::COUNTED } else { word::NOTHING };
-        let state =
-            PauseState { phase: Phase::Running, at_work: 0, stopped: BTreeMap::new(), waits: BTreeMap::new(), counted };
+        let state = PauseState {
+            phase: Phase::Running,
+            at_work: 0,
+            aside: 0,
+            called: false,
+            stopped: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            counted,
+        };
         Pause { word: AtomicU32::new(word), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -112,6 +137,11 @@ impl Pause {
     /// True if lanes shall stop.
     pub fn stops(&self) -> bool {
         self.word.load(Ordering::SeqCst) & word::STOP != 0
+    }
+
+    /// True if lanes begin nothing because the session's memory is out.
+    pub fn is_out(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & word::OUT != 0
     }
 
     // Lanes.
@@ -143,6 +173,40 @@ impl Pause {
         state.stopped.remove(&lane);
         state.at_work += 1;
         if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
+    }
+
+    /// A lane has a message. While the session's memory is out it waits here; `call` is told once for all lanes.
+    pub fn await_memory(&self, call: impl Fn()) -> StopEnd {
+        let mut state = self.lock();
+        while state.phase == Phase::Out {
+            if !std::mem::replace(&mut state.called, true) {
+                drop(state);
+                call();
+                state = self.lock();
+                continue;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
+    }
+
+    /// A call waits for what only the node gives; the vendor's library has not heard of it. Meanwhile it does not keep the
+    /// session's memory from leaving, and it goes on only where that is.
+    pub fn wait_aside(&self, is_answered: impl Fn() -> bool) -> StopEnd {
+        let mut state = self.lock();
+        state.aside += 1;
+        self.changed.notify_all();
+        while state.phase != Phase::Dead && !(state.phase == Phase::Running && is_answered()) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.aside -= 1;
+        if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
+    }
+
+    /// What calls wait for aside may be there.
+    pub fn wake_aside(&self) {
+        let _state = self.lock();
+        self.changed.notify_all();
     }
 
     /// Where the lane says that it only waits.
@@ -215,14 +279,15 @@ impl Pause {
         }
     }
 
-    /// Waits until every lane stands; false: some do not by `deadline`. `waiting`: lanes that only wait count as such.
-    pub fn await_all(&self, waiting: bool, deadline: Instant) -> bool {
+    /// Waits until every lane stands; false: some do not by `deadline`.
+    pub fn await_all(&self, beside: Beside, deadline: Instant) -> bool {
         let mut state = self.lock();
         loop {
-            if waiting {
+            if beside == Beside::Waiting {
                 state.claim_waits();
             }
-            if state.at_work == 0 {
+            let others = if beside == Beside::Aside { state.aside } else { 0 };
+            if state.at_work <= others {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -238,9 +303,20 @@ impl Pause {
         self.lock().stopped.clone()
     }
 
-    pub fn resume(&self) {
+    /// The memory has left while all lanes stood: they wait for messages again. True: a call needs it already, as it waits
+    /// aside.
+    pub fn let_out(&self) -> bool {
         let mut state = self.lock();
         if state.phase == Phase::Stopping {
+            state.called = state.aside > 0;
+            self.set(&mut state, Phase::Out);
+        }
+        state.phase == Phase::Out && state.called
+    }
+
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::Stopping | Phase::Out) {
             state.unclaim_waits();
             self.set(&mut state, Phase::Running);
         }
@@ -260,6 +336,7 @@ impl Pause {
         let asked = match phase {
             Phase::Running => word::NOTHING,
             Phase::Stopping => word::STOP,
+            Phase::Out => word::OUT,
             Phase::Dead => word::DEAD,
         };
         state.phase = phase;
@@ -303,7 +380,7 @@ mod tests {
             let seen = || executed.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
             for _ in 0..200 {
                 pause.request();
-                assert!(pause.await_all(true, soon()));
+                assert!(pause.await_all(Beside::Waiting, soon()));
                 assert_eq!(pause.stopped().len(), LANES as usize);
                 let before = seen();
                 std::thread::yield_now();
@@ -320,7 +397,7 @@ mod tests {
         let pause = Pause::new(None);
         pause.enter();
         pause.request();
-        assert!(!pause.await_all(true, Instant::now()));
+        assert!(!pause.await_all(Beside::Waiting, Instant::now()));
         // The attempt is given up: the lane never noticed.
         pause.resume();
         assert!(!pause.asks());
@@ -358,14 +435,14 @@ mod tests {
             let lane = scope.spawn(move || lane.run());
             for _ in 0..3 {
                 pause.request();
-                assert!(pause.await_all(true, soon()), "also where the wait begins later");
+                assert!(pause.await_all(Beside::Waiting, soon()), "also where the wait begins later");
                 let stands = StoppedLane { taken: Some(b"a wait".to_vec()), deferred: Some(-5), ..Default::default() };
                 assert_eq!(pause.stopped(), BTreeMap::from([(1, stands)]));
                 pause.resume();
                 assert_eq!(pause.stopped(), BTreeMap::new());
             }
             pause.request();
-            assert!(pause.await_all(true, soon()));
+            assert!(pause.await_all(Beside::Waiting, soon()));
             comes.send(()).unwrap();
             std::thread::yield_now();
             assert!(!lane.is_finished(), "it answers while another process may have its call");
@@ -373,7 +450,7 @@ mod tests {
             assert_eq!(lane.join().unwrap(), StopEnd::GoesOn);
         });
         pause.request();
-        assert!(!pause.await_all(true, Instant::now()), "it is at work again");
+        assert!(!pause.await_all(Beside::Waiting, Instant::now()), "it is at work again");
     }
 
     #[test]
@@ -383,12 +460,67 @@ mod tests {
         std::thread::scope(|scope| {
             let lane = scope.spawn(move || lane.run());
             pause.request();
-            assert!(!pause.await_all(false, Instant::now()));
-            assert!(pause.await_all(true, soon()));
+            assert!(!pause.await_all(Beside::None, Instant::now()));
+            assert!(pause.await_all(Beside::Waiting, soon()));
             comes.send(()).unwrap();
             pause.kill();
             assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
         });
+    }
+
+    #[test]
+    fn lane_with_a_message_waits_while_the_memory_is_out_and_one_of_them_tells() {
+        let (pause, told) = (Pause::new(None), AtomicU32::new(0));
+        assert_eq!(pause.await_memory(|| panic!("nothing is out")), StopEnd::GoesOn);
+        assert!(!pause.let_out() && !pause.is_out(), "lanes must stand before");
+        let wait = || {
+            pause.await_memory(|| {
+                told.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        for round in 1..=3 {
+            pause.request();
+            assert!(!pause.let_out());
+            assert!(pause.is_out() && pause.asks() && !pause.stops());
+            std::thread::scope(|scope| {
+                let lanes = [scope.spawn(wait), scope.spawn(wait)];
+                while told.load(Ordering::SeqCst) < round {
+                    std::thread::yield_now();
+                }
+                assert!(lanes.iter().all(|lane| !lane.is_finished()));
+                pause.resume();
+                assert!(lanes.map(|lane| lane.join().unwrap()).iter().all(|end| *end == StopEnd::GoesOn));
+            });
+            assert!(!pause.asks() && told.load(Ordering::SeqCst) == round);
+        }
+        pause.request();
+        pause.let_out();
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(wait);
+            pause.kill();
+            assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
+        });
+    }
+
+    #[test]
+    fn call_that_waits_for_the_node_goes_on_only_where_the_memory_is() {
+        let (pause, answered) = (Pause::new(None), AtomicU32::new(0));
+        pause.enter();
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(|| pause.wait_aside(|| answered.load(Ordering::SeqCst) != 0));
+            pause.request();
+            assert!(pause.await_all(Beside::Aside, soon()));
+            assert!(!pause.await_all(Beside::None, Instant::now()), "it is in a call");
+            answered.store(1, Ordering::SeqCst);
+            assert!(pause.let_out(), "the call needs the memory");
+            pause.wake_aside();
+            std::thread::yield_now();
+            assert!(!lane.is_finished());
+            pause.resume();
+            assert_eq!(lane.join().unwrap(), StopEnd::GoesOn);
+        });
+        pause.request();
+        assert!(!pause.await_all(Beside::Aside, Instant::now()), "it is at work again");
     }
 
     #[test]
@@ -414,10 +546,10 @@ mod tests {
         pause.request();
         std::thread::scope(|scope| {
             let lane = scope.spawn(|| pause.stand(1, StoppedLane::default()));
-            assert!(pause.await_all(true, soon()));
+            assert!(pause.await_all(Beside::Waiting, soon()));
             pause.kill();
             assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
         });
-        assert!(!pause.await_all(true, Instant::now()), "the lane has not left yet");
+        assert!(!pause.await_all(Beside::Waiting, Instant::now()), "the lane has not left yet");
     }
 }

@@ -49,7 +49,7 @@ impl Side {
         let parts = Parts {
             api: &API,
             vendor,
-            accounts: Accounts::new(&API, gate, Policy::default(), stats, journal),
+            accounts: Accounts::new(&API, gate, Policy::default(), stats, None, journal),
             peer: Peer::new(journal, None, None),
             memory,
             devices: crate::lane::devices::Devices::new(None, None, 0),

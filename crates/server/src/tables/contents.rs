@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Threads that ask for pages, or give them back: the kernel does not clear them faster for more.
 const THREADS: usize = 4;
@@ -43,6 +43,25 @@ impl Mapped {
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, offset) }?;
         let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { at, bytes })
+    }
+
+    /// Memory of this process alone.
+    ///
+    /// # Errors
+    /// Those of mmap(2).
+    pub fn private(bytes: usize) -> io::Result<Self> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping where the kernel likes.
+        let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
+        let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, bytes })
+    }
+
+    /// `None`: the range is not in the mapping.
+    pub fn range(&self, offset: usize, bytes: usize) -> Option<NonNull<c_void>> {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        // SAFETY: within the mapping.
+        fits.then(|| unsafe { self.at.byte_add(offset) })
     }
 
     /// Makes all of its pages.

@@ -1,8 +1,8 @@
 //! State: what brings an object, a session or a thread back where the session moves.
 
 use crate::model::{
-    CurrentFunctions, Expr, Function, Guarded, Kind, Plan, RecordOwner, RemadeFunctions, Side, StateFunctions,
-    StateRecord, Stateless, Type, TypeKind,
+    CurrentFunctions, EvictFunctions, Expr, Function, Guarded, Kind, Plan, RecordOwner, RemadeFunctions, Side,
+    StateFunctions, StateRecord, Stateless, Type, TypeKind,
 };
 use crate::resolve::Resolver;
 use crate::resolve::data::kinds::Descriptors;
@@ -31,6 +31,10 @@ pub(in crate::resolve) enum Prototype {
     Current(usize),
     /// `int set(T object)`
     SetCurrent,
+    /// `uint64_t bytes(T object)`
+    EvictableBytes,
+    /// `int out(T object, void *to, size_t bytes)`
+    Evict,
     /// `int64_t code(T object)`
     StatusCode,
     /// `int quiesce(void)`
@@ -60,6 +64,8 @@ impl Prototype {
             Prototype::Load => format!("int {name}({})", object("const void *from, size_t bytes")),
             Prototype::Current(_) => format!("{made} {name}(void)"),
             Prototype::SetCurrent => format!("int {name}({})", object("")),
+            Prototype::EvictableBytes => format!("uint64_t {name}({})", object("")),
+            Prototype::Evict => format!("int {name}({})", object("void *to, size_t bytes")),
             Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
             Prototype::Stays => format!("const char *{name}(void)"),
@@ -97,6 +103,9 @@ impl Prototype {
                     && pointer(from, Some(true), void)
                     && int(bytes, 8, false)
             }
+            (Prototype::Evict, [to, bytes]) => {
+                int(result, 4, true) && pointer(to, Some(false), void) && int(bytes, 8, false)
+            }
             (Prototype::Load, [from, bytes]) => {
                 int(result, 4, true) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
@@ -105,6 +114,7 @@ impl Prototype {
             }
             (Prototype::Current(handle), []) => result.handle == Some(*handle),
             (Prototype::SetCurrent, []) => int(result, 4, true),
+            (Prototype::EvictableBytes, []) => int(result, 8, false),
             (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             (Prototype::Contents, []) => int(result, 8, false),
@@ -371,6 +381,15 @@ impl<'a> Resolver<'a> {
         let make = self.named_function(d, 1, Prototype::Make(handle), None);
         let load = self.named_function(d, 2, Prototype::Load, Some(handle));
         Some(RemadeFunctions { save: save?, make: make?, load: load? })
+    }
+
+    /// `evictable(bytes, out, in)` in a `type` block.
+    pub(in crate::resolve) fn evictable(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<EvictFunctions> {
+        let handle = handle?;
+        let bytes = self.named_function(d, 0, Prototype::EvictableBytes, Some(handle));
+        let out = self.named_function(d, 1, Prototype::Evict, Some(handle));
+        let back = self.named_function(d, 2, Prototype::Load, Some(handle));
+        Some(EvictFunctions { bytes: bytes?, out: out?, back: back? })
     }
 
     /// `current(get, set)` in a `type` block.

@@ -104,6 +104,7 @@ fn fake_api_server() {
                     _ => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }),
                 }
             }
+            ToServer::Move { order: MoveOrder::Swap(_), .. } => {}
             ToServer::Move { session, order: MoveOrder::Announce { attempt } } => match fault.as_str() {
                 "announce:die" => std::process::abort(),
                 "announce:refuse" => {

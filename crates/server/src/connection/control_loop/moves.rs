@@ -15,6 +15,7 @@ use crate::moving::link::{LanePlace, Link, LinkedLane};
 use crate::moving::stage::{MoveStage, Step, next_order};
 use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot, snapshot::Draft};
 use crate::session::Session;
+use crate::session::pause::Beside;
 use crate::session::printed::Printed;
 use crate::state::{self, Places, RebuildError, Rebuilt};
 use crate::tables::contents::Mapped;
@@ -126,6 +127,10 @@ impl Connected {
             }
             Step::Leave(reason) => Err(reason.into()),
             Step::Nothing => Ok(()),
+            step => {
+                self.obey_swap(step);
+                Ok(())
+            }
         }
     }
 
@@ -176,7 +181,7 @@ impl Connected {
     }
 
     /// As if nothing had been asked.
-    fn go_on(&mut self) {
+    pub(super) fn go_on(&mut self) {
         let session = &self.session;
         self.stage = MoveStage::Serving;
         session.peer.set_heard(true);
@@ -194,8 +199,8 @@ impl Connected {
     }
 
     /// Lets all lanes stop between two messages, until `deadline`.
-    /// `waiting`: those that only wait count as such.
-    fn stop_lanes(&mut self, waiting: bool, timeout: Duration, deadline: Instant) -> Result<(), Obstacle> {
+    /// `beside`: lanes inside a call that may stay there.
+    pub(super) fn stop_lanes(&mut self, beside: Beside, timeout: Duration, deadline: Instant) -> Result<(), Obstacle> {
         // A lane that its guest has closed is not one to go on with.
         await_end(&mut self.closing, timeout);
         if !self.closing.is_empty() {
@@ -210,7 +215,7 @@ impl Connected {
             shadow.liveness.interrupt();
             shadow.waker.wake();
         }
-        if session.pause.await_all(waiting, deadline) { Ok(()) } else { Err(calls_under_way(session, timeout)) }
+        if session.pause.await_all(beside, deadline) { Ok(()) } else { Err(calls_under_way(session, timeout)) }
     }
 
     /// The connection to the guest as it is between two messages.
@@ -270,7 +275,7 @@ impl Connected {
         let begun = Instant::now();
         let deadline = begun + timeout;
         // A parked session would be wanted at once by a thread that waits.
-        self.stop_lanes(park.is_none(), timeout, deadline)?;
+        self.stop_lanes(park.map_or(Beside::Waiting, |_| Beside::None), timeout, deadline)?;
         let session = &self.session;
         let rehearse = park.is_some() && state::may_differ(session);
         let stood = Instant::now();
@@ -355,7 +360,7 @@ impl Connected {
             session.callbacks.lane.open(end, liveness);
             self.callbacks = Some(place);
         }
-        if !session.pause.await_all(false, Instant::now() + LANES_BEGIN_TIMEOUT) {
+        if !session.pause.await_all(Beside::None, Instant::now() + LANES_BEGIN_TIMEOUT) {
             return Err("the lanes did not begin in the new process".into());
         }
         threads.outcome().map_err(|error| told_failure(&session, &error))?;

@@ -1,0 +1,82 @@
+//! Messages about the device memory of a session that leaves for the host and returns, while the session stays in its process.
+//!
+//! They travel as those about moves do. Everything that an API server says here is about its own session only: the node holds
+//! it against what it has granted to that session.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Node to the process that serves the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SwapOrder {
+    /// Stop all lanes, drain the devices, and take the memory behind the session's objects to the host: answered by `Evicted`
+    /// or `Stays`. From then on no call is begun, until `Return`.
+    Evict {
+        /// Number of the attempt, which the answer repeats. The node counts from 1.
+        attempt: u64,
+        /// Milliseconds within which the session must stand and its devices be done.
+        stop_ms: u64,
+        /// Bytes of host memory that there are for it.
+        room: u64,
+    },
+    /// Bring the memory back, and go on: answered by `Returned` or `Stays`.
+    Return {
+        /// As in `Evict`.
+        attempt: u64,
+    },
+    /// The answer to `SwapReport::Room`.
+    Room { request: u64, granted: bool },
+}
+
+/// Module to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SwapReport {
+    /// Once, as the session begins: there are objects in its API whose memory can leave, and the module knows the orders.
+    Able,
+    /// The memory has left; the session begins no call.
+    Evicted {
+        /// That of the order.
+        attempt: u64,
+        /// Of host memory, for the content.
+        bytes: u64,
+        figures: SwapFigures,
+        /// By device: what has left it, as it was charged.
+        #[serde(default)]
+        freed: BTreeMap<String, u64>,
+    },
+    /// The memory is where it was before the order.
+    Stays {
+        /// As in `Evicted`.
+        attempt: u64,
+        /// For people: what is in the way.
+        reason: String,
+    },
+    /// The memory is back, and the session goes on.
+    Returned {
+        /// As in `Evicted`.
+        attempt: u64,
+        /// Time that it took, in microseconds.
+        return_us: u64,
+    },
+    /// The program has made a call, which waits for the memory.
+    Called,
+    /// The session needs so much more of a shared device: answered by `SwapOrder::Room`. One at a time.
+    Room { request: u64, device: String, bytes: u64 },
+    /// The session needs so much less of what it was granted.
+    Surplus { device: String, bytes: u64 },
+}
+
+/// Figures of an eviction. An API server may lie; they are shown to people only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwapFigures {
+    /// Until all lanes stood, in microseconds.
+    pub stop_us: u64,
+    /// Until the devices had done everything, in microseconds.
+    pub drain_us: u64,
+    /// Until the memory had left, in microseconds.
+    pub copy_us: u64,
+    /// Objects whose memory has left.
+    pub objects: u64,
+}

@@ -1,0 +1,133 @@
+//! What API servers say about the memory of their sessions. All of it is held against what the node has granted and ordered.
+
+use super::Swapping;
+use crate::node::{Core, CoreState};
+use crate::sessions::events::{Lie, shown_reason};
+use aviary_control::{SwapOrder, SwapReport};
+use aviary_gate::{HOST_SWAP, monotonic};
+use aviary_schedule::residency::{Impossible, Place};
+use std::collections::BTreeMap;
+
+impl Core {
+    pub(crate) fn hear_swap(
+        &self,
+        state: &mut CoreState,
+        server: u64,
+        session: u64,
+        report: SwapReport,
+    ) -> Result<(), Lie> {
+        let Some(known) = state.registry.sessions.get(&session) else { return Ok(()) };
+        if known.server != server {
+            return Err(Lie::OthersSession(session));
+        }
+        let (tenant, now) = (known.tenant.clone(), monotonic());
+        match report {
+            SwapReport::Room { request, device, bytes } => {
+                state.swapping.enter(session, server, &tenant, now);
+                self.hear_request(state, session, request, (&device, bytes))?;
+            }
+            SwapReport::Surplus { device, bytes } => {
+                if let Some(number) = state.swapping.devices.get(&device).copied() {
+                    let given = state.swapping.residency.give_back(session, number, bytes);
+                    given.map_err(|Impossible| Lie::NoSuchSwap(session))?;
+                }
+            }
+            SwapReport::Able => {
+                state.registry.sessions.entry(session).and_modify(|known| known.swaps = true);
+            }
+            SwapReport::Called => state.swapping.residency.want(session, now),
+            SwapReport::Evicted { attempt, .. }
+            | SwapReport::Returned { attempt, .. }
+            | SwapReport::Stays { attempt, .. } => {
+                let swapped = state.swapping.sessions.get(&session);
+                if swapped.is_none_or(|swapped| swapped.attempt != attempt) {
+                    return Err(Lie::NoSuchSwap(session));
+                }
+                self.hear_answer(state, session, report)?;
+                self.settle_swap(state, server, session);
+            }
+        }
+        self.swap_step(state);
+        Ok(())
+    }
+
+    fn hear_request(
+        &self,
+        state: &mut CoreState,
+        session: u64,
+        request: u64,
+        (device, bytes): (&str, u64),
+    ) -> Result<(), Lie> {
+        let rules = state.tenancy.shares.rules();
+        let Some(number) = state.swapping.device(&rules, device) else {
+            // A device that is not shared any more has room.
+            let granted = rules.of(device).is_none_or(|settings| settings.memory.is_none());
+            self.tell_swap(state, session, SwapOrder::Room { request, granted });
+            return Ok(());
+        };
+        let asked = state.swapping.residency.ask(session, request, (number, bytes), monotonic());
+        asked.map_err(|Impossible| Lie::NoSuchSwap(session))
+    }
+
+    /// The answer to the last order.
+    fn hear_answer(&self, state: &mut CoreState, session: u64, report: SwapReport) -> Result<(), Lie> {
+        let (lie, now) = (Lie::NoSuchSwap(session), monotonic());
+        let Swapping { residency, devices, sessions, .. } = &mut state.swapping;
+        let Some(swapped) = sessions.get_mut(&session) else { return Err(lie) };
+        let promised = std::mem::take(&mut swapped.promised);
+        let possible = match report {
+            SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
+                (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
+                swapped.outs += 1;
+                let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
+                self.log.debug(format_args!("session {session}: swapped out: {us} us, {bytes} bytes"));
+                residency.left(session, &numbered(devices, freed), now)
+            }
+            SwapReport::Returned { return_us, .. } => {
+                (swapped.bytes, swapped.return_us) = (0, return_us);
+                swapped.ins += 1;
+                self.log.debug(format_args!("session {session}: swapped in: {return_us} us"));
+                residency.back(session, now)
+            }
+            SwapReport::Stays { reason, .. } => {
+                let reason = shown_reason(&reason);
+                self.log.debug(format_args!("session {session}: its memory is not moved: {reason}"));
+                swapped.refused = Some(reason);
+                residency.stayed(session, now)
+            }
+            _ => Err(Impossible),
+        };
+        possible.map_err(|Impossible| lie)
+    }
+
+    /// Charges an API server with the host memory of its sessions that are out. One that has no room any more, as its tenant's
+    /// other sessions have used it meanwhile, comes back.
+    pub(crate) fn settle_swap(&self, state: &mut CoreState, server: u64, session: u64) {
+        let of_server = state.swapping.sessions.values().filter(|swapped| swapped.server == server);
+        let bytes = of_server.map(|swapped| swapped.bytes).fold(0, u64::saturating_add);
+        let Some(seat) = state.registry.servers.get(&server).and_then(|known| known.seat.as_ref()) else { return };
+        let accounts = &state.tenancy.accounts;
+        let settled = accounts.uncharge_swap(seat).map_err(Into::into).and_then(|()| match bytes {
+            0 => Ok(()),
+            _ => accounts.charge_swap(seat, bytes),
+        });
+        let Err(error) = settled else { return };
+        self.log.warn(format_args!("session {session}: no {HOST_SWAP} for {bytes} bytes of its memory: {error}"));
+        if state.swapping.residency.place(session) == Some(Place::Out) {
+            state.swapping.residency.want(session, monotonic());
+        }
+    }
+
+    /// A session is over, and its API server is not: what it has in the host's memory is free.
+    pub(crate) fn end_swap(&self, state: &mut CoreState, server: u64, session: u64) {
+        let Some(swapped) = state.swapping.sessions.get_mut(&session) else { return };
+        (swapped.bytes, swapped.promised) = (0, 0);
+        state.swapping.residency.retire(session);
+        self.settle_swap(state, server, session);
+        self.swap_step(state);
+    }
+}
+
+fn numbered(devices: &BTreeMap<String, usize>, freed: BTreeMap<String, u64>) -> Vec<(usize, u64)> {
+    freed.into_iter().filter_map(|(name, bytes)| Some((*devices.get(&name)?, bytes))).collect()
+}

@@ -1,0 +1,116 @@
+//! The control loop's part in a swap: the session's memory leaves its devices and returns, in this process.
+
+use std::time::{Duration, Instant};
+
+use aviary_control::{MoveReport, SwapFigures, SwapReport};
+
+use super::Connected;
+use crate::moving::evict::Evicted;
+use crate::moving::stage::{MoveStage, Step};
+use crate::moving::{Obstacle, close_callbacks, drain};
+use crate::session::pause::Beside;
+use crate::state::{self, NotMovable};
+
+fn us(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Connected {
+    /// The steps that concern the session's device memory.
+    pub(super) fn obey_swap(&mut self, step: Step) {
+        match step {
+            Step::Evict { attempt, stop, room } => self.evict(attempt, stop, room),
+            Step::Return { attempt } => self.bring_back(attempt),
+            Step::Room { request, granted } => {
+                if let Some(rooms) = &self.session.accounts.rooms {
+                    rooms.answer(request, granted);
+                    self.session.pause.wake_aside();
+                }
+            }
+            Step::Refuse { attempt } => {
+                let out = Obstacle::not_now("its device memory is swapped out (aviary swap in)");
+                // A node that does not listen has gone, and this process ends with it.
+                let _ = self.report(&out.report(attempt));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the memory out and reports; the session goes on if that is not possible.
+    fn evict(&mut self, attempt: u64, timeout: Duration, room: u64) {
+        let told = match self.take_out(timeout, room) {
+            Ok((evicted, figures)) => {
+                let (bytes, freed) = (evicted.bytes, evicted.freed.clone());
+                self.evicted = Some(evicted);
+                self.stage = MoveStage::Evicted;
+                // Lanes wait for messages again, and keep what comes.
+                self.session.calls.tickets.resume();
+                self.lanes.values().for_each(|shadow| shadow.liveness.resume());
+                let left = SwapReport::Evicted { attempt, bytes, figures, freed };
+                // As above.
+                let _ = self.report(&MoveReport::Swap(left));
+                // Only now: what a lane tells comes after that.
+                if self.session.pause.let_out() {
+                    let _ = self.report(&MoveReport::Swap(SwapReport::Called));
+                }
+                return;
+            }
+            Err(obstacle) => {
+                self.go_on();
+                SwapReport::Stays { attempt, reason: obstacle.to_string() }
+            }
+        };
+        // As above.
+        let _ = self.report(&MoveReport::Swap(told));
+    }
+
+    fn take_out(&mut self, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
+        let begun = Instant::now();
+        let deadline = begun + timeout;
+        self.stop_lanes(Beside::Aside, timeout, deadline)?;
+        let stood = Instant::now();
+        let session = &self.session;
+        drain(session, deadline)?;
+        // One that comes while no call is begun would wait for a call that perhaps never comes.
+        if state::is_called_back(session) {
+            return Err(NotMovable::Busy { what: "the library has not called back yet" }.into());
+        }
+        close_callbacks(session, deadline)?;
+        let drained = Instant::now();
+        let evicted = Evicted::take(session, room);
+        if let Err(Obstacle::Lasting(why)) = &evicted {
+            session.fail(why);
+        }
+        let evicted = evicted?;
+        let figures = SwapFigures {
+            stop_us: us(stood - begun),
+            drain_us: us(drained - stood),
+            copy_us: us(drained.elapsed()),
+            objects: evicted.objects(),
+        };
+        Ok((evicted, figures))
+    }
+
+    /// Brings the memory back and reports; the session waits on if that is not possible.
+    fn bring_back(&mut self, attempt: u64) {
+        let begun = Instant::now();
+        let Some(evicted) = self.evicted.take() else { return };
+        let told = match evicted.come_back() {
+            Ok(()) => {
+                let return_us = us(begun.elapsed());
+                self.go_on();
+                SwapReport::Returned { attempt, return_us }
+            }
+            Err(error) if error.torn => {
+                self.session.fail(&error.to_string());
+                SwapReport::Stays { attempt, reason: error.to_string() }
+            }
+            Err(error) => {
+                self.evicted = Some(evicted);
+                SwapReport::Stays { attempt, reason: error.to_string() }
+            }
+        };
+        // As above.
+        let _ = self.report(&MoveReport::Swap(told));
+    }
+}

@@ -1,0 +1,199 @@
+//! Room on devices whose memory the node shares out: what the session has charged there must be granted before the vendor's
+//! library hears of the allocation.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aviary_control::{MoveReport, Patience, SwapReport};
+use aviary_gate::{Account, Gate, fits};
+
+use crate::session::pause::{Pause, StopEnd};
+
+/// The resource that is device memory, in all APIs.
+const DEVICE_MEMORY: &str = "device_memory";
+
+/// The answer to an allocation that gets no room.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    pub device: String,
+    pub bytes: u64,
+}
+
+/// A request that the node has not answered.
+#[derive(Debug, Clone)]
+struct Asked {
+    request: u64,
+    device: String,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Granted {
+    by_device: BTreeMap<String, u64>,
+    asked: Option<Asked>,
+    /// The last request, and the last one that was refused.
+    last: u64,
+    refused: u64,
+}
+
+/// What the node has granted to the session.
+#[derive(Debug)]
+pub struct Rooms {
+    /// Names of devices, which may end with `*`.
+    shared: Vec<String>,
+    orders: OwnedFd,
+    granted: Mutex<Granted>,
+}
+
+impl Rooms {
+    /// `None`: the session shares no device.
+    ///
+    /// # Errors
+    /// There is no descriptor for it.
+    pub fn new(shared: &[String], orders: Option<&OwnedFd>) -> io::Result<Option<Rooms>> {
+        let Some(orders) = orders.filter(|_| !shared.is_empty()) else { return Ok(None) };
+        let orders = rustix::io::fcntl_dupfd_cloexec(orders, 3)?;
+        Ok(Some(Rooms { shared: shared.to_vec(), orders, granted: Mutex::default() }))
+    }
+
+    fn is_shared(&self, device: &str) -> bool {
+        self.shared.iter().any(|pattern| fits(pattern, device))
+    }
+
+    /// Waits until the node has granted all that is charged on the devices of this item.
+    ///
+    /// # Errors
+    /// It does not, or the session is over.
+    pub fn secure(&self, gate: &Gate, item: usize, pause: &Pause) -> Result<(), NoRoom> {
+        let resource = gate.resource(item).and_then(|resource| gate.accounts().get(resource));
+        if resource.is_none_or(|account| account.name() != DEVICE_MEMORY) {
+            return Ok(());
+        }
+        let devices = gate.devices(item).into_iter().filter(|device| self.is_shared(device));
+        devices.into_iter().try_for_each(|device| self.secure_on(gate, &device, pause))
+    }
+
+    fn secure_on(&self, gate: &Gate, device: &str, pause: &Pause) -> Result<(), NoRoom> {
+        loop {
+            let mut granted = self.lock();
+            let (used, has) = (used(gate, device), granted.by_device.get(device).copied().unwrap_or(0));
+            let Some(bytes) = used.checked_sub(has).filter(|bytes| *bytes > 0) else { return Ok(()) };
+            let (request, mine) = match &granted.asked {
+                // Another call of the session has asked, perhaps for this one, too.
+                Some(asked) => (asked.request, false),
+                None => {
+                    granted.last += 1;
+                    let request = granted.last;
+                    granted.asked = Some(Asked { request, device: device.to_owned(), bytes });
+                    let asks = SwapReport::Room { request, device: device.to_owned(), bytes };
+                    self.tell(asks);
+                    (request, true)
+                }
+            };
+            drop(granted);
+            let waits = || self.lock().asked.as_ref().is_none_or(|asked| asked.request != request);
+            let end = pause.wait_aside(waits);
+            if end == StopEnd::SessionOver || mine && self.lock().refused == request {
+                return Err(NoRoom { device: device.to_owned(), bytes });
+            }
+        }
+    }
+
+    /// The node's answer. Whoever waits must be woken.
+    pub fn answer(&self, request: u64, is_granted: bool) {
+        let mut granted = self.lock();
+        let Some(asked) = granted.asked.take_if(|asked| asked.request == request) else { return };
+        if is_granted {
+            *granted.by_device.entry(asked.device).or_default() += asked.bytes;
+        } else {
+            granted.refused = request;
+        }
+    }
+
+    /// Returns what the session does not need any more.
+    pub fn give_back(&self, gate: &Gate) {
+        let mut granted = self.lock();
+        for (device, has) in &mut granted.by_device {
+            let surplus = has.saturating_sub(used(gate, device));
+            if surplus > 0 {
+                *has -= surplus;
+                let less = SwapReport::Surplus { device: device.clone(), bytes: surplus };
+                self.tell(less);
+            }
+        }
+    }
+
+    fn tell(&self, report: SwapReport) {
+        // A node that does not listen has gone, and the session ends.
+        let _ = aviary_control::send(self.orders.as_fd(), &MoveReport::Swap(report), &[], Patience::Waits);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Granted> {
+        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Device memory of the session on a device.
+fn used(gate: &Gate, device: &str) -> u64 {
+    let is_its = |account: &Account| account.name() == DEVICE_MEMORY && account.device() == Some(device);
+    gate.device_accounts().iter().filter(|account| is_its(account)).map(|account| account.used()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_control::{Received, order_sockets};
+    use aviary_gate::{Kind, Resource};
+
+    fn gate() -> Gate {
+        let resource = |name| Resource { name, kind: Kind::Continuous };
+        Gate::new([resource(DEVICE_MEMORY), resource("streams")], |_| None)
+    }
+
+    fn heard(node: &OwnedFd) -> Option<SwapReport> {
+        match aviary_control::receive::<MoveReport>(node.as_fd()) {
+            Received::Message(MoveReport::Swap(report), _) => Some(report),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_is_charged_is_asked_for_and_what_is_returned_is_given_back() {
+        let (gate, pause) = (gate(), Pause::new(None));
+        let [node, module] = order_sockets().unwrap();
+        let rooms = Rooms::new(&["card*".to_owned()], Some(&module)).unwrap().unwrap();
+        assert!(Rooms::new(&[], Some(&module)).unwrap().is_none());
+        let item = |resource, device: &str| gate.residency(resource, &[device.to_owned()]).unwrap();
+        // What is elsewhere, or no memory, needs no room.
+        for (item, amount) in [(item(0, "other"), 9), (item(1, "card 0"), 9), (0, 9)] {
+            gate.charge(item, amount).unwrap();
+            assert_eq!(rooms.secure(&gate, item, &pause), Ok(()));
+        }
+        let memory = item(0, "card 0");
+        let answers = |granted| {
+            // The call is asked on a thread of its own.
+            let asked = std::iter::repeat_with(|| heard(&node)).flatten().next();
+            let Some(SwapReport::Room { request, device, bytes }) = asked else { panic!("{asked:?}") };
+            assert_eq!((device.as_str(), bytes), ("card 0", 100));
+            rooms.answer(request + 1, granted);
+            rooms.answer(request, granted);
+            pause.wake_aside();
+        };
+        for granted in [true, false] {
+            gate.charge(memory, 100).unwrap();
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| rooms.secure(&gate, memory, &pause));
+                answers(granted);
+                let refused = NoRoom { device: "card 0".into(), bytes: 100 };
+                assert_eq!(call.join().unwrap(), if granted { Ok(()) } else { Err(refused) });
+            });
+        }
+        gate.uncharge(memory, 130);
+        rooms.give_back(&gate);
+        assert_eq!(heard(&node), Some(SwapReport::Surplus { device: "card 0".into(), bytes: 30 }));
+        gate.charge(memory, 0).unwrap();
+        assert_eq!(rooms.secure(&gate, memory, &pause), Ok(()), "it has all that it uses");
+    }
+}
