@@ -186,6 +186,8 @@ pub struct EvictFunctions {
     pub bytes: usize,
     pub out: usize,
     pub back: usize,
+    /// Tells on which device the memory is, where the objects are charged for none.
+    pub device: Option<usize>,
 }
 
 impl HandleType {

@@ -129,6 +129,9 @@ pub struct EvictableType {
     /// Makes device memory for the object, at the same address, and copies the content back; 0: it is there; else nothing
     /// has changed.
     pub back: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
+    /// The name of the device whose memory it is, as accounts have it; NULL: of none. It stays valid. `None`: the devices
+    /// and amounts are those that the object is charged for.
+    pub device: Option<unsafe extern "C" fn(u64) -> *const c_char>,
 }
 
 /// Utility functions for the object that is current on the calling thread. Calls depend on it without naming it.

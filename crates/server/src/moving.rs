@@ -17,7 +17,7 @@ use aviary_transport::LanePosition;
 
 use crate::lane::dispatch::serve_deferred_ends;
 use crate::session::Session;
-use crate::state::{self, NotMovable, Quiet};
+use crate::state::{self, Goal, NotMovable, Quiet};
 
 /// Between two looks at something that is about to be done.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -84,8 +84,8 @@ pub fn calls_under_way(session: &Session, timeout: Duration) -> Obstacle {
 }
 
 /// Brings everything that the lanes have begun to its end: their callbacks, their devices' work, what is to be delivered.
-/// All lanes stand.
-pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> {
+/// All lanes are paused.
+pub fn drain(session: &Arc<Session>, goal: Goal, deadline: Instant) -> Result<(), Obstacle> {
     session.callbacks.posted.settle(deadline);
     if !session.callbacks.posted.is_idle() {
         return Err(Obstacle::not_now("a callback of the application is running"));
@@ -98,7 +98,7 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
             return Err(Obstacle::not_now("an object's release waits for a callback that uses it"));
         }
     }
-    quiesce(session, deadline)?;
+    quiesce(session, goal, deadline)?;
     session.devices.lane_idle(|_| false);
     while !session.tables.late.settle() {
         if Instant::now() >= deadline {
@@ -110,9 +110,9 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
 }
 
 /// Waits until the vendor's library has finished what it was given.
-fn quiesce(session: &Session, deadline: Instant) -> Result<(), Obstacle> {
+fn quiesce(session: &Session, goal: Goal, deadline: Instant) -> Result<(), Obstacle> {
     loop {
-        match state::quiesce(session) {
+        match state::quiesce(session, goal) {
             Quiet::Done => return Ok(()),
             Quiet::Blocked(why) => return Err(why.into()),
             Quiet::Again if Instant::now() >= deadline => {

@@ -38,13 +38,24 @@ pub enum Quiet {
     Blocked(NotMovable),
 }
 
+/// What a session is about to do once its work has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    /// To leave its process: what the specification's `stays` names is in the way.
+    Leave,
+    /// To stay in its process, where only its memory leaves the devices.
+    Stay,
+}
+
 /// Asks the vendor's library to finish what it was given.
-pub fn quiesce(session: &Session) -> Quiet {
+pub fn quiesce(session: &Session, goal: Goal) -> Quiet {
     // SAFETY: the specification's own function.
     let answer = session.api.quiesce.map_or(0, |quiesce| unsafe { quiesce() });
-    match (answer, stays(session)) {
-        (1.., _) => Quiet::Again,
+    let asks = goal == Goal::Leave || answer < 0;
+    let why = asks.then(|| stays(session)).flatten();
+    match (answer, why) {
         (_, Some(why)) => Quiet::Blocked(NotMovable::Stays { why }),
+        (1.., None) => Quiet::Again,
         (0, None) => Quiet::Done,
         _ => Quiet::Blocked(NotMovable::Busy { what: "the library has work that only the application can end" }),
     }

@@ -83,7 +83,9 @@ fn evictable(model: &Model, ty: &HandleType) -> TokenStream {
     let reads = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int);
     let (bytes, out) = (utility_as(model, functions.bytes, tells), utility_as(model, functions.out, writes));
     let back = utility_as(model, functions.back, reads);
-    quote!(Some(EvictableType { bytes: #bytes, out: #out, back: #back, }))
+    let names = quote!(unsafe extern "C" fn(u64) -> *const std::ffi::c_char);
+    let device = optional_utility_as(model, functions.device, names);
+    quote!(Some(EvictableType { bytes: #bytes, out: #out, back: #back, device: #device, }))
 }
 
 /// The functions that tell and set the object that is current on a thread.

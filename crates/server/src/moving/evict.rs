@@ -5,7 +5,7 @@
 //! no other process ever sees it.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 use aviary_wire::HandleId;
 
@@ -62,6 +62,29 @@ impl Movable {
     }
 }
 
+/// What leaves which device with an object, as the accounts have it.
+fn leaving(
+    session: &Session,
+    functions: &EvictableType,
+    native: u64,
+    bytes: u64,
+    holding: &[(usize, u64)],
+) -> Vec<(String, u64)> {
+    let Some(device) = functions.device else {
+        let of_item = |(item, amount): &(usize, u64)| {
+            session.accounts.gate.devices(*item).into_iter().map(|device| (device, *amount)).collect::<Vec<_>>()
+        };
+        return holding.iter().flat_map(of_item).collect();
+    };
+    // SAFETY: the specification's own function for a live object that no call uses.
+    let name = unsafe { device(native) };
+    if name.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: it ends with a NUL and stays valid, as `EvictableType` says.
+    vec![(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(), bytes)]
+}
+
 /// The objects whose memory can leave, with places for their contents, and what leaves which device then.
 fn movable(session: &Session) -> Result<Evicted, Obstacle> {
     let (mut objects, mut end, mut freed) = (Vec::new(), 0u64, BTreeMap::<String, u64>::new());
@@ -79,10 +102,8 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
         end = place.checked_add(bytes).ok_or_else(none)?;
         let (offset, bytes) = (usize::try_from(place), usize::try_from(bytes));
         let (Ok(offset), Ok(bytes)) = (offset, bytes) else { return Err(none()) };
-        for (item, amount) in holding {
-            for device in session.accounts.gate.devices(item) {
-                *freed.entry(device).or_default() += amount;
-            }
+        for (device, amount) in leaving(session, &functions, native, bytes as u64, &holding) {
+            *freed.entry(device).or_default() += amount;
         }
         objects.push(Movable { native, functions, name: info.name, offset, bytes });
     }

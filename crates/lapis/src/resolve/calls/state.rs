@@ -35,6 +35,8 @@ pub(in crate::resolve) enum Prototype {
     EvictableBytes,
     /// `int out(T object, void *to, size_t bytes)`
     Evict,
+    /// `const char *device(T object)`
+    EvictableDevice,
     /// `int64_t code(T object)`
     StatusCode,
     /// `int quiesce(void)`
@@ -66,6 +68,7 @@ impl Prototype {
             Prototype::SetCurrent => format!("int {name}({})", object("")),
             Prototype::EvictableBytes => format!("uint64_t {name}({})", object("")),
             Prototype::Evict => format!("int {name}({})", object("void *to, size_t bytes")),
+            Prototype::EvictableDevice => format!("const char *{name}({})", object("")),
             Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
             Prototype::Stays => format!("const char *{name}(void)"),
@@ -109,7 +112,7 @@ impl Prototype {
             (Prototype::Load, [from, bytes]) => {
                 int(result, 4, true) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
-            (Prototype::Identity | Prototype::Stays, []) => {
+            (Prototype::Identity | Prototype::Stays | Prototype::EvictableDevice, []) => {
                 pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. }))
             }
             (Prototype::Current(handle), []) => result.handle == Some(*handle),
@@ -383,13 +386,17 @@ impl<'a> Resolver<'a> {
         Some(RemadeFunctions { save: save?, make: make?, load: load? })
     }
 
-    /// `evictable(bytes, out, in)` in a `type` block.
+    /// `evictable(bytes, out, in[, device])` in a `type` block.
     pub(in crate::resolve) fn evictable(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<EvictFunctions> {
         let handle = handle?;
         let bytes = self.named_function(d, 0, Prototype::EvictableBytes, Some(handle));
         let out = self.named_function(d, 1, Prototype::Evict, Some(handle));
         let back = self.named_function(d, 2, Prototype::Load, Some(handle));
-        Some(EvictFunctions { bytes: bytes?, out: out?, back: back? })
+        let device = match d.arguments.as_ref().map_or(0, Vec::len) {
+            4 => Some(self.named_function(d, 3, Prototype::EvictableDevice, Some(handle))?),
+            _ => None,
+        };
+        Some(EvictFunctions { bytes: bytes?, out: out?, back: back?, device })
     }
 
     /// `current(get, set)` in a `type` block.

@@ -17,7 +17,7 @@ use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, s
 use crate::session::Session;
 use crate::session::pause::Beside;
 use crate::session::printed::Printed;
-use crate::state::{self, Places, RebuildError, Rebuilt};
+use crate::state::{self, Goal, Places, RebuildError, Rebuilt};
 use crate::tables::contents::Mapped;
 use crate::tables::handed::Handing;
 
@@ -279,7 +279,7 @@ impl Connected {
         let session = &self.session;
         let rehearse = park.is_some() && state::may_differ(session);
         let stood = Instant::now();
-        drain(session, deadline)?;
+        drain(session, Goal::Leave, deadline)?;
         let callbacks = close_callbacks(session, deadline)?;
         let drained = Instant::now();
         if session.peer.printed.get().is_some_and(Printed::has_text) {

@@ -9,7 +9,7 @@ use crate::moving::evict::Evicted;
 use crate::moving::stage::{MoveStage, Step};
 use crate::moving::{Obstacle, close_callbacks, drain};
 use crate::session::pause::Beside;
-use crate::state::{self, NotMovable};
+use crate::state::{self, Goal, NotMovable};
 
 fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
@@ -70,7 +70,7 @@ impl Connected {
         self.stop_lanes(Beside::Aside, timeout, deadline)?;
         let stood = Instant::now();
         let session = &self.session;
-        drain(session, deadline)?;
+        drain(session, Goal::Stay, deadline)?;
         // One that comes while no call is begun would wait for a call that perhaps never comes.
         if state::is_called_back(session) {
             return Err(NotMovable::Busy { what: "the library has not called back yet" }.into());
