@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What keeps usual GPU programs from moving and parking, by name, and whether they come back equal.
+"""What keeps usual GPU programs from moving, parking and swapping, by name, and whether they come back equal.
 
   bench/cuda_usual.py [PROGRAM...] [--json FILE]
 
 Each program of bench/cuda/usual runs with the APIs that `aviary run` offers by default. It works once, its session is
-asked whether it could move (`aviary migrate --check`), it is parked, and it works again, which brings it back: the result
-must be that of a native run. A program that cannot run here (a module is missing) is listed so. One card, four minutes;
+asked whether it could move (`aviary migrate --check`), it is parked, and it works again, which brings it back; its memory is
+swapped out, and it works once more: the results must be those of a native run. A program that cannot run here (a module is missing) is listed so. One card, four minutes;
 reads and changes no setting of it.
 """
 
@@ -66,6 +66,20 @@ def told(answer, word):
     return f"{word}, {answer[word]['bytes'] >> 20} MiB of state, paused {answer[word].get('stood_us', 0) / 1000:.0f} ms"
 
 
+def told_swap(answer):
+    """The same of a session whose memory leaves."""
+    if answer.get("place") != "out":
+        return answer.get("refused") or str(answer.get("error", answer))
+    figures = answer["figures"]
+    return f"out, {answer['bytes'] >> 20} MiB, copied in {figures['copy_us'] / 1000:.0f} ms"
+
+
+def device_bytes():
+    """Of all devices, what is used, as the driver tells everybody. Only reads."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return sum(int(line) << 20 for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split())
+
+
 def tried(node, path):
     """The row of one program."""
     program = Program([AVIARY, "run", "--server", node.address, "--", sys.executable, path])
@@ -78,8 +92,14 @@ def tried(node, path):
     begun = time.monotonic()
     second = program.work()
     back_s = time.monotonic() - begun
+    before = device_bytes()
+    swap = ask(node, "swap", "out", str(session), "--wait", str(ATTEMPT_S))
+    freed = before - device_bytes()
+    begun = time.monotonic()
+    third = program.work()
+    swapped = {"swapped": swap.get("place") == "out", "swap": told_swap(swap), "freed_mib": freed >> 20, "in_s": time.monotonic() - begun}
     row = {"runs": True, "movable": "movable" in check, "check": told(check, "movable"), "parked": "parked" in park,
-           "park": told(park, "parked"), "back_s": back_s, "results": [first, second]}
+           "park": told(park, "parked"), "back_s": back_s, **swapped, "results": [first, second, third]}
     row["end"] = program.end()
     return row
 
@@ -88,7 +108,7 @@ def natively(path):
     program = Program([sys.executable, path])
     results = [program.result("ready")]
     if results[0] is not None:
-        results.append(program.work())
+        results += [program.work(), program.work()]
     program.end()
     return results
 
@@ -113,11 +133,13 @@ def main():
             if row["runs"]:
                 wrong += not row["equal"]
                 equal = "equal" if row["equal"] else f"{row['results']} instead of {expected}"
-                print(f"{path.stem}: {row['check']}; {row['park']}; next work {row['back_s']:.2f} s, {equal}", flush=True)
+                print(f"{path.stem}: {row['check']}; {row['park']}; next work {row['back_s']:.2f} s; "
+                      f"{row['swap']}, {row['freed_mib']} MiB free, next work {row['in_s']:.2f} s; {equal}", flush=True)
             else:
                 print(f"{path.stem}: does not run here: {row['error']}", flush=True)
     ran = [row for row in rows.values() if row["runs"]]
-    print(f"{len(ran)} programs: {sum(row['movable'] for row in ran)} movable, {sum(row['parked'] for row in ran)} parked, {wrong} differ")
+    print(f"{len(ran)} programs: {sum(row['movable'] for row in ran)} movable, {sum(row['parked'] for row in ran)} parked, "
+          f"{sum(row['swapped'] for row in ran)} swapped out, {wrong} differ")
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 1 if wrong else 0

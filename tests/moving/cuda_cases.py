@@ -1,10 +1,15 @@
 """The programs of CUDA's tests on the reference driver, moved after every n-th call: they print what they print natively."""
 
 import re
+import subprocess
 
 from attempts import Attempts, output
-from harness.process import AVIARY, ROOT, Skipped, Wrong, run
+from harness.node import running
+from harness.process import AVIARY, HANG, ROOT, Skipped, Wrong, run
+from operator_cases import sessions, tenant_used
+from parking_cases import nothing_is_left
 from programs import PASSING
+from swap_cases import host_swap, swap, swap_out
 
 TESTS = ROOT / "apis/cuda/tests"
 EVERY = (1, 7, 100)
@@ -33,6 +38,7 @@ LASTING = {
     "contexts": (PRIMARY,),
     "early": ("its primary context was reset", PRIMARY),
     "errors": (PRIMARY,),
+    "evicted": ("physical memory that it has mapped itself",),
     "freed": (ORDER_OF_A_STREAM,),
     "graph_memory": ("memory of graphs lies where the driver chooses", ORDER_OF_A_STREAM),
     "graphs": (ORDER_OF_A_STREAM,),
@@ -55,6 +61,8 @@ ENVIRONMENT = {
 }
 # Of a session of `transfers`, which fills 64 MiB of device memory.
 MOST_STATE_BYTES = 1 << 20
+# Of `evicted`: steps between which its memory leaves, steps while it is asked to, and what leaves at least.
+STEPS, BUSY_STEPS, EVICTED_BYTES = 3, 3, 7 << 20
 # Parts of the output that a move changes rightly, because it waits for the device first.
 DIFFERS = {
     # Work of 150 ms is still under way, natively.
@@ -104,6 +112,39 @@ def device_memory_is_handed_over(tools):
         raise Wrong(f"states of at most {MOST_STATE_BYTES} bytes were expected, not {states}")
 
 
+def memory_leaves_and_returns(tools):
+    """Every kind of device memory that can leave does so between the steps of a program, and is asked to while that works."""
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1"}
+    lines = "\n" * (STEPS + BUSY_STEPS)
+    native = subprocess.run(
+        [folder / "evicted"], input=lines, capture_output=True, text=True, check=True, timeout=HANG, env=environment
+    )
+    with running(environment) as node:
+        command = [AVIARY, "run", "--api", "cuda", "--server", node.address, "--", folder / "evicted"]
+        program = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        found = [program.stdout.readline()]
+        session, used = sessions(node, "cuda")[0]["session"], tenant_used(node)
+        for _ in range(STEPS):
+            figures = swap_out(node, session)
+            # What the session has is charged as before, and the host's memory besides.
+            if figures["bytes"] < EVICTED_BYTES or tenant_used(node) != used or host_swap(node)[0] < figures["bytes"]:
+                raise Wrong(f"{figures}, used {tenant_used(node)} instead of {used}, swap {host_swap(node)}")
+            program.stdin.write("\n")
+            program.stdin.flush()
+            found.append(program.stdout.readline())
+        program.stdin.write("\n" * BUSY_STEPS)
+        program.stdin.close()
+        outs = 0
+        while sessions(node, "cuda"):
+            outs += swap(node, "out", session, "--wait", 0)[0] == 0
+        found += program.stdout.readlines()
+        print(f"     evicted: out {STEPS} times between its steps, {outs} times while it worked", flush=True)
+        if program.wait(timeout=HANG) or "".join(found) != native.stdout:
+            raise Wrong(f"status {program.returncode}, {found} instead of {native.stdout.splitlines()}: {node.log.read_text()[-1500:]}")
+        nothing_is_left(node, "after evictions")
+
+
 def names():
     return sorted({source.stem for source in (TESTS / "driver").glob("*.c")} | {"runtime"})
 
@@ -124,4 +165,5 @@ def cases(long):
     programs |= {
         f"cuda-parked-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "park") for name, every in parked
     }
-    return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over, **programs}
+    return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
+            "cuda-evicted": memory_leaves_and_returns, **programs}

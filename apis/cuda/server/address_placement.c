@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
+enum { MOST_DEVICES = CUDA_MOST_PLACES, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
 /* The rest of a range is for what applications reserve themselves. */
 #define PLACED_BYTES ((size_t)CUDA_PLACED_BYTES)
@@ -27,6 +27,7 @@ struct chunk {
     size_t bytes;
     int device;
     int shared;
+    /* 0: it is out. */
     CUmemGenericAllocationHandle memory;
     /* Of its first export; -1: there was none. The driver exports memory that was imported no more. */
     int descriptor;
@@ -135,6 +136,26 @@ static CUresult get_memory(struct chunk *chunk, int descriptor) {
                                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
+/* Puts memory where the chunk is; on failure it has none. `descriptor`: as of `get_memory`; the caller's if that fails. */
+static CUresult map_memory(struct chunk *chunk, int descriptor) {
+    CUresult status = get_memory(chunk, descriptor);
+    if (status != CUDA_SUCCESS) {
+        chunk->memory = 0;
+        return status;
+    }
+    status = cuMemMap(chunk->base, chunk->bytes, 0, chunk->memory, 0);
+    if (status == CUDA_SUCCESS) {
+        status = allow(chunk);
+        if (status != CUDA_SUCCESS)
+            cuMemUnmap(chunk->base, chunk->bytes);
+    }
+    if (status != CUDA_SUCCESS) {
+        cuMemRelease(chunk->memory);
+        chunk->memory = 0;
+    }
+    return status;
+}
+
 /* A new chunk there, linked in; NULL: another one is, or the driver has no memory. `descriptor`: of its memory, which has been in
  * another process, or -1. */
 static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, int descriptor, CUresult *status) {
@@ -147,23 +168,13 @@ static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, int desc
     if (!chunk || !whole || (*link && (*link)->base - at < bytes))
         goto fail;
     *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
-    *status = get_memory(chunk, descriptor);
+    *status = map_memory(chunk, descriptor);
     if (*status != CUDA_SUCCESS)
         goto fail;
-    *status = cuMemMap(at, bytes, 0, chunk->memory, 0);
-    if (*status != CUDA_SUCCESS)
-        goto release;
-    *status = allow(chunk);
-    if (*status != CUDA_SUCCESS)
-        goto unmap;
     *whole = (struct part){.base = at, .bytes = bytes};
     chunk->next = *link;
     *link = chunk;
     return chunk;
-unmap:
-    cuMemUnmap(at, bytes);
-release:
-    cuMemRelease(chunk->memory);
 fail:
     free(chunk);
     free(whole);
@@ -549,6 +560,51 @@ CUresult cuda_place_again(struct cuda_placed *entries, size_t count) {
             status = chunk_again(&entries[i], &chunk);
         else
             status = chunk ? use_again(chunk, &entries[i]) : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&places_lock);
+    return status;
+}
+
+/* ---- Memory that leaves and returns ---------------------------------------------------------- */
+
+/* With the lock; NULL: none begins there. */
+static struct chunk *chunk_of(CUdeviceptr base) {
+    CUdeviceptr offset = base - CUDA_PLACES;
+    struct chunk *chunk = base >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? places[offset / RANGE_BYTES].chunks : NULL;
+    while (chunk && chunk->base != base)
+        chunk = chunk->next;
+    return chunk;
+}
+
+size_t cuda_list_chunks(CUdevice device, struct cuda_evictable *list, size_t room) {
+    size_t count = 0;
+    pthread_mutex_lock(&places_lock);
+    for (const struct chunk *chunk = device >= 0 && device < MOST_DEVICES ? places[device].chunks : NULL; chunk; chunk = chunk->next)
+        if (chunk->memory && !chunk->offer.stands && count++ < room)
+            list[count - 1] = (struct cuda_evictable){chunk->base, chunk->bytes, 0};
+    pthread_mutex_unlock(&places_lock);
+    return count;
+}
+
+CUresult cuda_chunk_leaves(CUdeviceptr base) {
+    pthread_mutex_lock(&places_lock);
+    struct chunk *chunk = chunk_of(base);
+    CUresult status = chunk && chunk->memory ? cuMemUnmap(base, chunk->bytes) : CUDA_ERROR_INVALID_VALUE;
+    if (status == CUDA_SUCCESS) {
+        /* A descriptor holds on to the memory. What comes back is other memory, which can be exported again. */
+        if (chunk->descriptor >= 0)
+            close(chunk->descriptor);
+        cuMemRelease(chunk->memory);
+        chunk->descriptor = -1;
+        chunk->memory = 0;
+    }
+    pthread_mutex_unlock(&places_lock);
+    return status;
+}
+
+CUresult cuda_chunk_returns(CUdeviceptr base) {
+    pthread_mutex_lock(&places_lock);
+    struct chunk *chunk = chunk_of(base);
+    CUresult status = chunk && !chunk->memory ? map_memory(chunk, -1) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&places_lock);
     return status;
 }

@@ -284,15 +284,21 @@ static int captures(void) {
 /* The outcome of the last wait for all contexts. */
 static CUresult last_status;
 
-static const char *obstacle(void) {
+/* Nobody can say when the work of the contexts has ended. */
+static const char *unending(void) {
     if (captures())
         return "a stream is being captured into a graph";
+    return cuda_live_contexts(NULL, 0) > CUDA_MOST_CONTEXTS ? "it has more contexts than can be waited for" : NULL;
+}
+
+static const char *obstacle(void) {
+    const char *why = unending();
+    if (why)
+        return why;
     if (cuda_has_managed_variables())
         return "the application knows where managed variables of a module are";
     if (cuda_has_unread_logs())
         return "what the compiler said of an image has not been read yet";
-    if (cuda_live_contexts(NULL, 0) > CUDA_MOST_CONTEXTS)
-        return "it has more contexts than can be moved";
     return cuda_code_obstacle();
 }
 
@@ -352,7 +358,7 @@ int cuda_quiesce(void) {
     struct timespec until;
     int answer = 1;
     __atomic_store_n(&last_status, CUDA_SUCCESS, __ATOMIC_RELEASE);
-    if (obstacle())
+    if (unending())
         return -1;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += PATIENCE_NS;

@@ -7,6 +7,9 @@
 #include "sealed_file.h"
 #include <aviary/server.h>
 
+/* Devices that have a range of addresses of their own (address_placement.c). */
+enum { CUDA_MOST_PLACES = 8 };
+
 /* ---- device_ordinal.c: on which device memory lies. A ordinal is the number of a device and 1; 0 is none ------ */
 
 enum { ORDINAL_NAME_BYTES = 64 };
