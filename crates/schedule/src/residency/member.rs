@@ -49,6 +49,8 @@ pub struct Resident {
     pub exchange: u64,
     /// Until then nobody turns it out.
     pub turn_until: u64,
+    /// A session that has had nothing to do for so long gives up the rest of its turn.
+    pub patience: u64,
     /// Time that exchanges for it have taken.
     pub exchanged: u64,
     pub active_at: u64,
@@ -71,6 +73,7 @@ impl Resident {
             leaves_for: None,
             exchange: 0,
             turn_until: 0,
+            patience: 0,
             exchanged: 0,
             active_at: now,
             busy: false,
@@ -114,10 +117,20 @@ impl Resident {
         self.exchanged = self.exchanged.saturating_add(time);
     }
 
-    /// What was exchanged for it is there: others wait for `turns` times as long as that took.
+    /// What was exchanged for it is there: others wait for `turns` times as long as that took, or until it has had nothing to do
+    /// for as long as that took. So an idle session costs others at most as much as its leaving too early would cost itself.
     pub fn begin_turn(&mut self, turns: u64, now: u64) {
-        let turn = std::mem::take(&mut self.exchange).saturating_mul(turns);
-        self.turn_until = self.turn_until.max(now.saturating_add(turn));
+        let exchange = std::mem::take(&mut self.exchange);
+        let until = now.saturating_add(exchange.saturating_mul(turns));
+        self.patience = if self.turn_until > now { self.patience.max(exchange) } else { exchange };
+        self.turn_until = self.turn_until.max(until);
+        self.active_at = now;
+    }
+
+    /// When others may have its memory; `u64::MAX`: not before it has ended.
+    pub fn turn_ends(&self) -> u64 {
+        let idle = if self.busy { u64::MAX } else { self.active_at.saturating_add(self.patience) };
+        if self.turn_until == u64::MAX { u64::MAX } else { self.turn_until.min(idle) }
     }
 
     pub fn note_stay(&mut self, now: u64) {

@@ -3,7 +3,7 @@
 //! The arbiter knows how much each session has on each device, and decides who leaves and who comes: it never does so itself.
 //! Time is an argument. What it promises (tests.rs holds it against a model): the memory that is on a device, or may be,
 //! is never more than there is; who waits longest comes first, so that nobody starves; and what a session was brought in for stays
-//! for [`TURNS`] times as long as the exchange took.
+//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for as long as that.
 
 mod member;
 mod place;
@@ -271,7 +271,7 @@ impl Residency {
             let answer = member.place.is_under_way().then(|| member.since.saturating_add(self.patience.leave));
             let room = member.ask.map(|ask| ask.since.saturating_add(self.patience.room));
             let later =
-                [member.turn_until, member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
+                [member.turn_ends(), member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
             later.chain(answer).chain(room.filter(|at| *at > now)).min()
         };
         self.members.values().filter_map(of).min()
@@ -364,7 +364,7 @@ impl Residency {
         let may_leave = |session: u64, member: &Resident| {
             session != waiter
                 && member.place == Place::In
-                && member.turn_until <= now
+                && member.turn_ends() <= now
                 && member.not_before <= now
                 && lacking.keys().any(|device| member.held_on(*device) > 0)
         };

@@ -41,6 +41,7 @@ struct Program {
     held: [u64; 2],
     is_out: bool,
     busy_until: u64,
+    active_at: u64,
     /// Since when it waits: for room, or with a call for its memory.
     waits: Option<u64>,
     asked: Option<(u64, usize, u64)>,
@@ -133,7 +134,7 @@ impl Model {
         match kind {
             0..=2 => {
                 program.asked = Some((now, device, bytes));
-                program.waits = Some(now);
+                (program.waits, program.active_at) = (Some(now), now);
                 self.residency.ask(session, now, (device, bytes), now).unwrap();
                 // Goes on with the answer.
             }
@@ -147,7 +148,7 @@ impl Model {
                 self.at(work, Event::Acts(session));
             }
             5..=8 => {
-                program.busy_until = now + work;
+                (program.busy_until, program.active_at) = (now + work, now);
                 self.residency.note_activity(session, true, true, now);
                 self.at(work, Event::Acts(session));
             }
@@ -173,7 +174,8 @@ impl Model {
                 let refuses = self.random.below(30) == 0;
                 let program = self.programs.get_mut(&session).unwrap();
                 if let Some((came, took)) = program.came {
-                    assert!(now - came >= TURNS * took, "session {session} had no turn after {took} ns");
+                    let is_idle = program.busy_until <= now && now - program.active_at.max(came) >= took;
+                    assert!(now - came >= TURNS * took || is_idle, "session {session} had no turn after {took} ns");
                 }
                 let bytes: u64 = program.held.iter().sum();
                 let drains = program.busy_until.saturating_sub(now);
@@ -347,11 +349,30 @@ fn turn_is_kept_and_then_the_one_that_waits_comes() {
     residency.left(2, &[(0, 80)], 20 * MS).unwrap();
     assert_eq!(residency.decide(20 * MS), [Order::Return { session: 1 }]);
     residency.back(1, 30 * MS).unwrap();
+    residency.note_activity(1, true, true, 30 * MS);
     residency.want(2, 31 * MS);
     assert_eq!(residency.decide(31 * MS), []);
     assert_eq!(residency.next_look(31 * MS), Some(130 * MS), "5 times 20 ms after 30 ms");
     assert_eq!(residency.decide(130 * MS), [Order::Evict { session: 1 }]);
     assert_eq!(residency.exchanged(1), 20 * MS);
+}
+
+#[test]
+fn turn_ends_for_a_session_that_is_idle_for_as_long_as_its_exchange_took() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.want(1, 0);
+    assert_eq!(residency.decide(0), [Order::Return { session: 1 }]);
+    residency.back(1, 10 * MS).unwrap();
+    residency.enter(2, "b", 10 * MS);
+    residency.ask(2, 1, (0, 80), 10 * MS).unwrap();
+    residency.note_activity(1, true, false, 15 * MS);
+    assert_eq!((residency.decide(24 * MS), residency.next_look(24 * MS)), (vec![], Some(25 * MS)));
+    residency.note_activity(1, true, false, 24 * MS);
+    assert_eq!(residency.decide(33 * MS), []);
+    assert_eq!(residency.decide(34 * MS), [Order::Evict { session: 1 }]);
 }
 
 #[test]
