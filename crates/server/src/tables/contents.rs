@@ -54,7 +54,11 @@ impl Mapped {
         // SAFETY: a new mapping where the kernel likes.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
         let at = NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { at, bytes })
+        let memory = Self { at, bytes };
+        // The kernel makes large pages several times as fast. Where it has none, or none for this, they are small.
+        // SAFETY: within the mapping; the advice changes no content.
+        let _ = unsafe { madvise(memory.at.as_ptr(), bytes, Advice::LinuxHugepage) };
+        Ok(memory)
     }
 
     /// `None`: the range is not in the mapping.
