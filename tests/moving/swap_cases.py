@@ -186,14 +186,14 @@ def death_of_the_node_ends_a_session_whose_memory_is_out(tools):
 class Small:
     """A node whose device "crowded" has little memory, and programs that want more of it."""
 
-    def __init__(self, tools, directory, times):
+    def __init__(self, tools, directory, times, keys):
         self.tools, self.file = tools, Path(directory) / "memory"
         Path(directory).chmod(0o755)
         self.file.touch()
         self.file.chmod(0o666)
         self.config = Path(directory) / "node.toml"
         self.config.write_text(
-            f'[devices."crowded"]\nmemory = {MEMORY}\noversubscribe = {times}\n[sandbox]\ndevices = ["{self.file}"]\n',
+            f'{keys}[devices."crowded"]\nmemory = {MEMORY}\noversubscribe = {times}\n[sandbox]\ndevices = ["{self.file}"]\n',
             encoding="utf-8",
         )
         self.environment = {**tools.testapi, "TESTAPI_MEMORY": f"{self.file}:{MEMORY}"}
@@ -210,9 +210,10 @@ class Small:
 
 
 @contextlib.contextmanager
-def small_device(tools, times):
+def small_device(tools, times, keys=""):
+    """`keys`: lines of node.toml before its tables."""
     with tempfile.TemporaryDirectory(prefix="aviary-small-") as directory:
-        small = Small(tools, directory, times)
+        small = Small(tools, directory, times, keys)
         with (
             running(small.environment, "--config", small.config) as node,
             guest_environment("testapi", small.environment, node.address) as guests,
@@ -269,6 +270,19 @@ def allocation_beyond_what_may_be_had_is_refused_at_once(tools):
         nothing_is_left(node, "after a refusal")
 
 
+def host_without_room_for_both_keeps_the_one_that_waits_waiting(tools):
+    """Who is in cannot leave, as the host has no room for its memory beside that of the one that is out; the log says so."""
+    with small_device(tools, 4.0, f"parked_memory = {BUFFERS * BYTES * 3 // 2}\n") as (small, node, guests):
+        out = small.start(guests, 20, 50_000)
+        wait_until(HANG, "it has its memory", lambda: sum(all_of for _, all_of in resident(node).values()) == BUFFERS * BYTES)
+        there = small.start(guests, 40, 100_000)
+        reason = "keeps its device memory (no room for"
+        wait_until(HANG, "the log names the reason", lambda: reason in node.log.read_text())
+        ended(there)
+        ended(out)
+        nothing_is_left(node, "after a swap")
+
+
 def death_in_a_crowd_leaves_the_others_right(tools):
     with small_device(tools, 8.0) as (small, node, guests):
         programs = [small.start(guests, 150, 1000) for _ in range(4)]
@@ -299,5 +313,6 @@ ALL = {
     "swap-node-death": death_of_the_node_ends_a_session_whose_memory_is_out,
     "swap-crowd": programs_with_more_memory_than_the_device_are_right,
     "swap-refused": allocation_beyond_what_may_be_had_is_refused_at_once,
+    "swap-host-memory": host_without_room_for_both_keeps_the_one_that_waits_waiting,
     "swap-crowd-death": death_in_a_crowd_leaves_the_others_right,
 }

@@ -8,6 +8,9 @@ use aviary_gate::{HOST_SWAP, monotonic};
 use aviary_schedule::residency::{Impossible, Place};
 use std::collections::BTreeMap;
 
+/// Attempts in a row after which the log says why a session does not leave.
+const MOST_STAYS: u32 = 5;
+
 impl Core {
     pub(crate) fn hear_swap(
         &self,
@@ -78,7 +81,7 @@ impl Core {
         let possible = match report {
             SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
-                swapped.outs += 1;
+                (swapped.outs, swapped.stays) = (swapped.outs + 1, 0);
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
                 self.log.debug(format_args!("session {session}: swapped out: {us} us, {bytes} bytes"));
                 residency.left(session, &numbered(devices, freed), now)
@@ -92,6 +95,10 @@ impl Core {
             SwapReport::Stays { reason, .. } => {
                 let reason = shown_reason(&reason);
                 self.log.debug(format_args!("session {session}: its memory is not moved: {reason}"));
+                swapped.stays += 1;
+                if swapped.stays == MOST_STAYS && residency.has_waiters() {
+                    self.log.warn(format_args!("session {session} keeps its device memory ({reason}): others wait for it"));
+                }
                 swapped.refused = Some(reason);
                 residency.stayed(session, now)
             }

@@ -37,6 +37,8 @@ struct Swapped {
     figures: aviary_control::SwapFigures,
     return_us: u64,
     refused: Option<String>,
+    /// Attempts in a row at which it has stayed.
+    stays: u32,
     /// Calls when it was last looked at.
     calls: u64,
 }
