@@ -77,7 +77,8 @@ def in_turn(program, mib, swaps, vendor):
     expected, native = natively(program, mib, swaps, vendor)
     times = []
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
-        config.write(f'[devices."*"]\nmemory = "{mib + BEYOND_MIB}M"\noversubscribe = 3.0\n')
+        # One leaves before the other returns.
+        config.write(f'parked_memory = "{2 * mib + BEYOND_MIB}M"\n[devices."*"]\nmemory = "{mib + BEYOND_MIB}M"\noversubscribe = 3.0\n')
         config.flush()
         with running(vendor, "--config", config.name) as node:
             guests = [guest_of(node, program, mib) for _ in range(2)]
