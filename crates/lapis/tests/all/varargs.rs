@@ -37,6 +37,7 @@ fn what_follows_is_told_by_another_argument() {
         (of("case LEVEL: int { in; buffer(3); }"), list.clone(), "", "is not a buffer"),
         (of("each const char *;"), list.clone(), "", "a pointer without a description"),
         (of("each int;"), list.clone(), "", "`each` stands alone"),
+        (of("each double;"), list.clone(), "", "`each` stands alone"),
         (of("each thing; case LEVEL: int;"), list.clone(), "", "`each` stands alone"),
         (of("string;"), list.clone(), "", "`string` cannot describe"),
         ("varargs(t) { case 1: int; }".into(), list.clone(), "", "does not choose what follows"),

@@ -102,12 +102,14 @@ impl<'a> Resolver<'a> {
                 }
                 values.push(value);
             }
-            let alone = case.name.text != "each" || matches!(ty.size(), 8) && !matches!(ty.kind, TypeKind::Void);
+            // Floating point travels elsewhere than what the generated C passes.
+            let is_word = ty.size() == 8 && !matches!(ty.kind, TypeKind::Void | TypeKind::Float { .. });
+            let alone = case.name.text != "each" || is_word;
             if !alone
                 || cases.iter().any(|other| other.descriptor.name.text != case.name.text || case.name.text == "each")
             {
                 self.report(
-                    Diagnostic::error(case.span, "`each` stands alone, and has eight bytes")
+                    Diagnostic::error(case.span, "`each` stands alone, and has eight bytes that are no floating point")
                         .label("not possible here")
                         .help("either `case`s say what follows, or `each T` says of which type all are"),
                 );
