@@ -31,8 +31,8 @@ pub struct Accelerators {
     pub sockets: Vec<PathBuf>,
     /// Command lines of those that are no node's.
     own: Vec<Vec<OsString>>,
-    /// They end when QEMU does.
-    _processes: Vec<Child>,
+    /// They end when QEMU does, or has not begun.
+    processes: Vec<Child>,
     /// Holds the sockets of `own`.
     _directory: Option<PrivateDir>,
 }
@@ -70,6 +70,17 @@ impl FpgaArguments {
     }
 }
 
+impl Drop for Accelerators {
+    fn drop(&mut self) {
+        // One whose VMM never came would keep its accelerator.
+        for child in &mut self.processes {
+            // It has ended already, or does so now.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
 impl Accelerators {
     /// Starts the processes of those that are no node's; they listen when this returns.
     pub fn start(&mut self) -> anyhow::Result<()> {
@@ -83,7 +94,7 @@ impl Accelerators {
                 }
                 std::thread::sleep(LISTEN_POLL_INTERVAL);
             }
-            self._processes.push(child);
+            self.processes.push(child);
         }
         Ok(())
     }

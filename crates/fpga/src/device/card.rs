@@ -110,6 +110,11 @@ impl CardSocket {
         Ok(CardSocket::from(socket))
     }
 
+    /// Requests were given up whose answers are still to come.
+    pub fn owes(&self) -> bool {
+        self.owed > 0
+    }
+
     /// From now on the end of this connection ends a wait.
     pub fn watch(&mut self, vmm: OwnedFd) {
         self.vmm = Some(vmm);

@@ -120,6 +120,8 @@ pub struct Keeper<'a> {
     /// Behind the last message that was answered.
     state: Vec<u8>,
     unfinished: Unfinished,
+    /// The card has not answered all requests of this process: the first worker resumes, too, or would take an answer for another.
+    owed: bool,
     /// The message that the worker has, and has not answered.
     waiting: Option<Message>,
     /// Workers that have died with it.
@@ -142,6 +144,7 @@ impl<'a> Keeper<'a> {
         for (vector, place) in (0..).zip(&mut events) {
             *place = device.card.event(vector).unwrap_or(None);
         }
+        let owed = device.card.owes();
         let state = device.state(device.card.requests());
         Keeper {
             vmm,
@@ -150,6 +153,7 @@ impl<'a> Keeper<'a> {
             irqs: Default::default(),
             state,
             unfinished: Unfinished::default(),
+            owed,
             waiting: None,
             deaths: 0,
             starts: 0,
@@ -169,7 +173,7 @@ impl<'a> Keeper<'a> {
         mut start: impl FnMut(OwnedFd) -> std::io::Result<W>,
         log: &dyn Fn(fmt::Arguments<'_>),
     ) -> DeviceFarewell {
-        let mut resumes = false;
+        let mut resumes = self.owed;
         loop {
             self.starts += 1;
             let flags = SocketFlags::CLOEXEC;

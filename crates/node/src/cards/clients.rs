@@ -145,13 +145,7 @@ impl Core {
         guest: Guest,
         socket: &Foreign,
     ) -> Result<(), CardRefusal> {
-        // Otherwise a tenant that has taken its API server over would be another tenant, with a fresh quota.
-        if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
-            return Err(CardRefusal::ApiServer(guest.uid));
-        }
-        if state.is_api_servers(&guest) {
-            return Err(CardRefusal::ApiServerProcess(guest.pid));
-        }
+        self.refuse_api_server(state, &guest)?;
         let tenant = state.tenant_of_user(guest.uid).ok_or(CardRefusal::Unknown(guest.uid))?;
         check_fpga(&tenant)?;
         let user = Party::User(guest.uid);
@@ -162,6 +156,17 @@ impl Core {
         self.hand_to_card(state, place, (guest, Whose::Program), tenant, socket).map(|_| ())
     }
 
+    /// Otherwise a tenant that has taken its API server over would be another tenant, with a fresh quota.
+    fn refuse_api_server(&self, state: &CoreState, guest: &Guest) -> Result<(), CardRefusal> {
+        if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
+            return Err(CardRefusal::ApiServer(guest.uid));
+        }
+        match state.is_api_servers(guest) {
+            true => Err(CardRefusal::ApiServerProcess(guest.pid)),
+            false => Ok(()),
+        }
+    }
+
     /// A connection to a card for the device of a VM, whose VMM is `guest`, and its session.
     pub(crate) fn hand_vm_to_card(
         &self,
@@ -170,6 +175,7 @@ impl Core {
         (guest, vm): (Guest, &str),
         tenant: &str,
     ) -> Result<(u64, Foreign), CardRefusal> {
+        self.refuse_api_server(state, &guest)?;
         let tenant = state.tenants().called(tenant);
         check_fpga(&tenant)?;
         check_room([of_tenant(state, &tenant)])?;
