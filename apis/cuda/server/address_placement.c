@@ -604,7 +604,8 @@ CUresult cuda_chunk_leaves(CUdeviceptr base) {
 CUresult cuda_chunk_returns(CUdeviceptr base) {
     pthread_mutex_lock(&places_lock);
     struct chunk *chunk = chunk_of(base);
-    CUresult status = chunk && !chunk->memory ? map_memory(chunk, -1) : CUDA_ERROR_INVALID_VALUE;
+    /* As in cuda_physical_returns. */
+    CUresult status = !chunk ? CUDA_ERROR_INVALID_VALUE : chunk->memory ? CUDA_SUCCESS : map_memory(chunk, -1);
     pthread_mutex_unlock(&places_lock);
     return status;
 }

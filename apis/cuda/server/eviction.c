@@ -71,38 +71,15 @@ static CUresult returns(const struct cuda_evictable *memory) {
     return memory->which ? cuda_physical_returns(memory->which) : cuda_chunk_returns(memory->base);
 }
 
-/* 0: all of it is gone from the device, but what the driver did not take back. Else: nothing has changed. */
-int cuda_evict(CUcontext context, void *to, size_t bytes) {
-    int device = device_of(context);
-    if (device < 0 || evicted[device].list)
-        return 1;
-    if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes
-        || cuda_copy_parts(evicted[device].parts, evicted[device].count, to, 0) != CUDA_SUCCESS) {
-        forget(device);
-        return 1;
-    }
-    for (size_t i = 0; i < evicted[device].count; i++) {
-        CUresult status = leaves(&evicted[device].list[i]);
-        evicted[device].parts[i].is_there = status != CUDA_SUCCESS;
-        if (status != CUDA_SUCCESS)
-            aviary_log("%zu bytes at %#llx stay on the device: the driver answers %d", (size_t)evicted[device].parts[i].bytes,
-                       (unsigned long long)evicted[device].parts[i].pointer, (int)status);
-    }
-    return 0;
-}
-
-/* The first `count` of what has left, which is empty, leaves again. */
+/* The first `count` of what has left, which is empty, leaves again. What the driver does not take back is used at the next return. */
 static void leave_again(int device, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (!evicted[device].parts[i].is_there)
             leaves(&evicted[device].list[i]);
 }
 
-/* 0: it is there, with the content. Else: it is out, as before. */
-int cuda_return(CUcontext context, const void *from, size_t bytes) {
-    int device = device_of(context);
-    if (device < 0 || !evicted[device].list || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes)
-        return 1;
+/* Makes memory for all that is out, and copies the content there. On failure all of it is out, as before. */
+static CUresult bring_back(int device, const void *from) {
     CUresult status = CUDA_SUCCESS;
     size_t count = 0;
     for (; count < evicted[device].count && status == CUDA_SUCCESS; count++)
@@ -113,11 +90,45 @@ int cuda_return(CUcontext context, const void *from, size_t bytes) {
     if (status == CUDA_SUCCESS)
         status = cuda_copy_parts(evicted[device].parts, evicted[device].count, (char *)(uintptr_t)from, 1);
     if (status != CUDA_SUCCESS) {
-        aviary_log("%zu bytes of device memory do not return yet: the driver answers %d after %zu of %zu pieces", bytes, (int)status,
-                   made, evicted[device].count);
+        aviary_log("device memory does not return yet: the driver answers %d after %zu of %zu pieces", (int)status, made,
+                   evicted[device].count);
         leave_again(device, made);
+    }
+    return status;
+}
+
+/* 0: all of it is gone from the device, but what the driver neither took back nor let return. Else: nothing has changed. */
+int cuda_evict(CUcontext context, void *to, size_t bytes) {
+    int device = device_of(context), stayed = 0;
+    if (device < 0 || evicted[device].list)
+        return 1;
+    if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes
+        || cuda_copy_parts(evicted[device].parts, evicted[device].count, to, 0) != CUDA_SUCCESS) {
+        forget(device);
         return 1;
     }
+    for (size_t i = 0; i < evicted[device].count; i++) {
+        CUresult status = leaves(&evicted[device].list[i]);
+        evicted[device].parts[i].is_there = status != CUDA_SUCCESS;
+        stayed |= status != CUDA_SUCCESS;
+        if (status != CUDA_SUCCESS)
+            aviary_log("%zu bytes at %#llx stay on the device: the driver answers %d", (size_t)evicted[device].parts[i].bytes,
+                       (unsigned long long)evicted[device].parts[i].pointer, (int)status);
+    }
+    /* Others are given what has left: all of it, or nothing. */
+    if (stayed && bring_back(device, to) == CUDA_SUCCESS) {
+        forget(device);
+        return 1;
+    }
+    return 0;
+}
+
+/* 0: it is there, with the content. Else: it is out, as before. */
+int cuda_return(CUcontext context, const void *from, size_t bytes) {
+    int device = device_of(context);
+    if (device < 0 || !evicted[device].list || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes
+        || bring_back(device, from) != CUDA_SUCCESS)
+        return 1;
     forget(device);
     return 0;
 }

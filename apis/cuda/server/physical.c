@@ -318,8 +318,11 @@ static CUresult map_one(const struct mapping *mapping) {
     CUresult status = cuMemMap(mapping->base, mapping->bytes, 0, mapping->of->memory, 0);
     for (int device = 0; device < CUDA_MOST_PLACES && status == CUDA_SUCCESS; device++) {
         CUmemAccessDesc access = {place_of(device), (CUmemAccess_flags)mapping->access[device]};
-        if (mapping->access[device])
-            status = cuMemSetAccess(mapping->base, mapping->bytes, &access, 1);
+        if (!mapping->access[device])
+            continue;
+        status = cuMemSetAccess(mapping->base, mapping->bytes, &access, 1);
+        if (status != CUDA_SUCCESS)
+            cuMemUnmap(mapping->base, mapping->bytes);
     }
     return status;
 }
@@ -358,8 +361,12 @@ CUresult cuda_physical_leaves(uint64_t which) {
 CUresult cuda_physical_returns(uint64_t which) {
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(which);
-    CUresult status = physical ? cuMemCreate(&physical->memory, physical->bytes, &physical->property, 0) : CUDA_ERROR_INVALID_VALUE;
-    if (status == CUDA_SUCCESS) {
+    /* It may be there already, with any content, where it did not leave again after another piece had no room. */
+    int is_there = physical && physical->memory;
+    CUresult status = is_there   ? CUDA_SUCCESS
+                      : physical ? cuMemCreate(&physical->memory, physical->bytes, &physical->property, 0)
+                                 : CUDA_ERROR_INVALID_VALUE;
+    if (status == CUDA_SUCCESS && !is_there) {
         const struct mapping *failed = map_until(physical, NULL, &status);
         CUresult again = CUDA_SUCCESS;
         if (status != CUDA_SUCCESS) {

@@ -1,6 +1,6 @@
 //! The node's steps: operators' wishes, and what the residency decides.
 
-use super::{OWN_STOP_MS, Swapping, request::SwapRequest, request::SwapStatus, stop_of};
+use super::{OWN_STOP_MS, Swapped, Swapping, request::SwapRequest, request::SwapStatus, stop_of};
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
@@ -113,7 +113,10 @@ impl Core {
         let used = state.kept_bytes();
         let left = self.config.parked_memory.saturating_sub(used);
         let Some(swapped) = state.swapping.sessions.get(&session) else { return };
-        let of_tenant = state.tenancy.accounts.swap_room(&swapped.tenant);
+        let of_others = |(number, other): &(&u64, &Swapped)| **number != session && other.tenant == swapped.tenant;
+        let promised = state.swapping.sessions.iter().filter(of_others).map(|(_, other)| other.promised);
+        let promised = promised.fold(0, u64::saturating_add);
+        let of_tenant = state.tenancy.accounts.swap_room(&swapped.tenant).saturating_sub(promised);
         let held =
             state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
         // Of a session whose memory nobody has granted nobody knows how much it is.

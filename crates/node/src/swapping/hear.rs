@@ -80,6 +80,8 @@ impl Core {
         let promised = std::mem::take(&mut swapped.promised);
         let possible = match report {
             SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
+                // What has left a device is in the host's memory, whatever the API server says.
+                let bytes = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part)).clamp(bytes, promised);
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
                 (swapped.outs, swapped.stays) = (swapped.outs + 1, 0);
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
@@ -97,7 +99,8 @@ impl Core {
                 self.log.debug(format_args!("session {session}: its memory is not moved: {reason}"));
                 swapped.stays += 1;
                 if swapped.stays == MOST_STAYS && residency.has_waiters() {
-                    self.log.warn(format_args!("session {session} keeps its device memory ({reason}): others wait for it"));
+                    self.log
+                        .warn(format_args!("session {session} keeps its device memory ({reason}): others wait for it"));
                 }
                 swapped.refused = Some(reason);
                 residency.stayed(session, now)

@@ -8,7 +8,6 @@ mod act;
 mod hear;
 pub(crate) mod request;
 
-use crate::relocation::request::MAX_STOP_MS;
 use crate::scheduling::rules::Rules;
 use aviary_schedule::residency::{DeviceMemory, Patience, Place, Residency};
 use request::SwapStatus;
@@ -18,6 +17,8 @@ use std::collections::BTreeMap;
 const PATIENCE: Patience = Patience { room: 10_000_000_000, leave: 30_000_000_000 };
 /// Milliseconds in which a session that the node turns out by itself must stand.
 const OWN_STOP_MS: u64 = 100;
+/// The most milliseconds that an operator gives a session: well below the time after which its API server is ended.
+const MOST_STOP_MS: u64 = 10_000;
 /// Devices that are shared out. API servers name them.
 const MOST_DEVICES: usize = 64;
 
@@ -171,7 +172,7 @@ impl Swapping {
 }
 
 fn stop_of(request: u64) -> u64 {
-    request.min(MAX_STOP_MS)
+    request.min(MOST_STOP_MS)
 }
 
 #[cfg(test)]

@@ -133,6 +133,11 @@ impl Resident {
         if self.turn_until == u64::MAX { u64::MAX } else { self.turn_until.min(idle) }
     }
 
+    /// It is out, and all that it has is on its devices as before.
+    pub fn is_fruitless(&self) -> bool {
+        self.held.values().any(|held| *held > 0) && self.kept == self.held
+    }
+
     pub fn note_stay(&mut self, now: u64) {
         let gap = FIRST_GAP.saturating_mul(1 << self.stays.min(10)).min(LONGEST_GAP);
         self.stays = self.stays.saturating_add(1);

@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 
 /// A turn is so many times as long as the exchange that it causes.
 pub const TURNS: u64 = 5;
+/// Of the slowest copy, with the making of its pages.
+const BYTES_PER_NS: u64 = 1;
 
 /// A device whose memory is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,14 +159,14 @@ impl Residency {
         Ok(())
     }
 
-    /// The session has given memory back.
+    /// The session has given memory back. What it had before the device was shared is none of what was granted.
     ///
     /// # Errors
-    /// It has not so much.
+    /// There is no such session.
     pub fn give_back(&mut self, session: u64, device: usize, bytes: u64) -> Result<(), Impossible> {
         let member = self.members.get_mut(&session).ok_or(Impossible)?;
-        let held = member.held.get_mut(&device).filter(|held| **held >= bytes).ok_or(Impossible)?;
-        *held -= bytes;
+        let Some(held) = member.held.get_mut(&device) else { return Ok(()) };
+        *held = held.saturating_sub(bytes);
         if let Some(kept) = member.kept.get_mut(&device) {
             *kept = (*kept).min(*held);
         }
@@ -196,21 +198,22 @@ impl Residency {
         self.step(session, Step::Evict, now)
     }
 
-    /// The session's memory has left; `freed`: by device.
+    /// The session's memory has left; `freed`: by device, of which what was granted counts.
     ///
     /// # Errors
-    /// It was not told to, or has not had so much.
+    /// It was not told to.
     pub fn left(&mut self, session: u64, freed: &[(usize, u64)], now: u64) -> Result<(), Impossible> {
         let member = self.members.get(&session).ok_or(Impossible)?;
         let mut kept = member.held.clone();
         for (device, bytes) in freed {
-            let there = kept.get_mut(device).filter(|there| **there >= *bytes).ok_or(Impossible)?;
-            *there -= bytes;
+            if let Some(there) = kept.get_mut(device) {
+                *there = there.saturating_sub(*bytes);
+            }
         }
         let took = now.saturating_sub(member.since);
         self.step(session, Step::Left, now)?;
         let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
-        (member.kept, member.stays, member.not_before) = (kept, 0, 0);
+        (member.kept, member.not_before) = (kept, 0);
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
             comes.pay(took);
         }
@@ -224,7 +227,13 @@ impl Residency {
         self.step(session, Step::Back, now)?;
         if let Some(member) = self.members.get_mut(&session) {
             member.pay(now.saturating_sub(ordered));
-            (member.wanted, member.stays, member.not_before) = (None, 0, 0);
+            member.wanted = None;
+            if member.is_fruitless() {
+                // Nothing of it can leave: it is not asked again at once.
+                member.note_stay(now);
+            } else {
+                (member.stays, member.not_before) = (0, 0);
+            }
             member.kept.clear();
             member.active_at = now;
             member.begin_turn(TURNS, now);
@@ -257,10 +266,15 @@ impl Residency {
 
     // ---- Decisions -----------------------------------------------------------------------------
 
+    /// When an order to this session has taken too long: a gigabyte takes a second at most.
+    fn late_at(&self, member: &Resident) -> u64 {
+        let copies = member.held.values().fold(0, |sum: u64, bytes| sum.saturating_add(bytes / BYTES_PER_NS));
+        member.since.saturating_add(self.patience.leave).saturating_add(copies)
+    }
+
     /// Sessions that have not answered in time.
     pub fn late(&self, now: u64) -> Vec<u64> {
-        let is_late =
-            |member: &Resident| member.place.is_under_way() && member.since.saturating_add(self.patience.leave) <= now;
+        let is_late = |member: &Resident| member.place.is_under_way() && self.late_at(member) <= now;
         self.members.iter().filter(|(_, member)| is_late(member)).map(|(session, _)| *session).collect()
     }
 
@@ -268,7 +282,7 @@ impl Residency {
     pub fn next_look(&self, now: u64) -> Option<u64> {
         let waits = self.has_waiters();
         let of = |member: &Resident| {
-            let answer = member.place.is_under_way().then(|| member.since.saturating_add(self.patience.leave));
+            let answer = member.place.is_under_way().then(|| self.late_at(member));
             let room = member.ask.map(|ask| ask.since.saturating_add(self.patience.room));
             let later =
                 [member.turn_ends(), member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
@@ -326,7 +340,12 @@ impl Residency {
                 }
             }
         }
-        room.take(&need);
+        // One that can never come keeps nobody waiting: its device was made smaller meanwhile.
+        let fits =
+            |(number, bytes): (&usize, &u64)| self.devices.get(*number).is_some_and(|device| *bytes <= device.memory);
+        if need.iter().all(fits) {
+            room.take(&need);
+        }
     }
 
     /// Whether an allocation can ever have room.
