@@ -124,7 +124,7 @@ mod tests {
             card: card.map(str::to_owned),
         };
         let all = arguments(&["unix:/run/x"], None).settle(false).unwrap();
-        assert_eq!((all.sockets, all.own.len()), (vec![PathBuf::from("/run/x")], 0));
+        assert_eq!((&all.sockets[..], all.own.len()), (&[PathBuf::from("/run/x")][..], 0));
         let told = arguments(&["unix:/none/x"], None).settle(true).err().unwrap().to_string();
         assert!(told.contains("no such socket"), "{told}");
         assert!(arguments(&["6c6c"], None).settle(false).is_err());
