@@ -42,29 +42,37 @@ pub struct MigrateCommand {
     /// How long to retry while the obstacle may pass, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
+    #[command(flatten)]
+    attempt: AttemptOptions,
+}
+
+// No documentation comment: clap would take it for that of the commands which have these options.
+// What attempts to pause a session for a while have in common: how long it may be held up, at which node, how that is printed.
+#[derive(Args)]
+pub struct AttemptOptions {
     /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
     /// at most, until all its threads are paused and its devices are done.
     #[arg(long, value_name = "MS", default_value_t = USUAL_STOP_MS)]
-    stop: u64,
+    pub stop: u64,
     #[command(flatten)]
-    node: WhichNode,
+    pub node: WhichNode,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     let wait = seconds(command.wait)?;
-    let socket = command.node.socket();
+    let socket = command.attempt.node.socket();
     let request = MoveRequest {
         session: command.session,
         check: command.check,
         park: false,
-        stop_ms: attempt_ms(command.stop),
+        stop_ms: attempt_ms(command.attempt.stop),
         halt: None,
     };
     let status = attempts(&socket, &request, wait)?;
-    if command.json {
+    if command.attempt.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {
         print(command.session, &status);

@@ -1,7 +1,7 @@
 //! `aviary park`, `aviary unpark` and `aviary swap`: take a session, or its device memory alone, off its devices while its program
 //! runs, and bring it back.
 
-use crate::operate::migrate::{attempt_ms, attempts, seconds, with_others};
+use crate::operate::migrate::{AttemptOptions, attempt_ms, attempts, seconds, with_others};
 use crate::operate::terminal::say;
 use crate::operate::which_node::WhichNode;
 use anyhow::bail;
@@ -28,15 +28,8 @@ pub struct ParkCommand {
     /// How long to retry while the obstacle may pass, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
-    /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
-    /// at most, until all its threads are paused and its devices are done.
-    #[arg(long, value_name = "MS", default_value_t = crate::operate::migrate::USUAL_STOP_MS)]
-    stop: u64,
     #[command(flatten)]
-    node: WhichNode,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    attempt: AttemptOptions,
 }
 
 /// Bring a parked session back before its program calls.
@@ -60,11 +53,11 @@ pub struct UnparkCommand {
 
 pub fn park(command: &ParkCommand) -> anyhow::Result<ExitCode> {
     let wait = seconds(command.wait)?;
-    let stop_ms = attempt_ms(command.stop);
+    let stop_ms = attempt_ms(command.attempt.stop);
     let request = MoveRequest { session: command.session, check: false, park: true, stop_ms, halt: None };
-    let status = attempts(&command.node.socket(), &request, wait)?;
+    let status = attempts(&command.attempt.node.socket(), &request, wait)?;
     let session = command.session;
-    if command.json {
+    if command.attempt.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(ExitCode::from(u8::from(!matches!(status, MoveStatus::Parked(_)))));
     }
@@ -143,15 +136,8 @@ struct Swapped {
     /// How long to wait, in seconds: for an obstacle to pass, or for room on the device.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
-    /// How long the program may be held up for nothing, in milliseconds: an attempt that fails holds it for a tenth of that
-    /// at most, until all its threads are paused and its devices are done.
-    #[arg(long, value_name = "MS", default_value_t = crate::operate::migrate::USUAL_STOP_MS)]
-    stop: u64,
     #[command(flatten)]
-    node: WhichNode,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    attempt: AttemptOptions,
 }
 
 pub fn swap(command: &SwapCommand) -> anyhow::Result<ExitCode> {
@@ -162,7 +148,7 @@ pub fn swap(command: &SwapCommand) -> anyhow::Result<ExitCode> {
     let status = until_done(session, out)?;
     let done = is_done(&status, out);
     let id = session.session;
-    if session.json {
+    if session.attempt.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else if done && out {
         let SwapStatus { bytes, figures, .. } = &status;
@@ -182,8 +168,8 @@ fn is_done(status: &SwapStatus, out: bool) -> bool {
 }
 
 fn until_done(session: &Swapped, out: bool) -> anyhow::Result<SwapStatus> {
-    let (socket, wait, begun) = (session.node.socket(), seconds(session.wait)?, Instant::now());
-    let request = SwapRequest { session: session.session, out, stop_ms: attempt_ms(session.stop) };
+    let (socket, wait, begun) = (session.attempt.node.socket(), seconds(session.wait)?, Instant::now());
+    let request = SwapRequest { session: session.session, out, stop_ms: attempt_ms(session.attempt.stop) };
     let first: SwapStatus = ask(&socket, &Request::Swap(request))?;
     let mut status = first.clone();
     loop {
