@@ -1,0 +1,110 @@
+/* Programs of the client, each in ring 3. What they find is in RESULTS; HC_DONE ends them. */
+#include "client.h"
+
+#include "layout.h"
+
+struct reply {
+    uint64_t value, status;
+};
+typedef struct reply delegate(uint64_t handler, uint64_t argument);
+delegate trampoline, trampoline_by_exit, trampoline_arch_prctl;
+
+static volatile struct results *const results = (volatile struct results *)RESULTS;
+
+static _Noreturn void done(uint64_t value)
+{
+    __asm__ volatile("vmcall" : : "a"(HC_DONE), "b"(value) : "memory");
+    __builtin_unreachable();
+}
+
+static uint64_t exits(void)
+{
+    uint64_t count = HC_EXITS;
+    __asm__ volatile("vmcall" : "+a"(count) : : "memory");
+    return count;
+}
+
+static uint64_t now(void) { return __builtin_ia32_rdtsc(); }
+
+static void measure(volatile struct measured *measured, delegate *call)
+{
+    uint64_t wrong = 0;
+    for (int warm = 0; warm < 100; warm++) call(ADD, 5);
+    uint64_t exits_before = exits(), ticks_before = now();
+    for (uint64_t round = 0; round < CALLS; round++) {
+        struct reply reply = call(ADD, round);
+        wrong += reply.value != round + 1 || reply.status != RETURNED;
+    }
+    measured->ticks = now() - ticks_before;
+    /* One exit is the count's own. */
+    measured->exits = exits() - exits_before - 1;
+    measured->wrong = wrong;
+}
+
+/* Not inlined, as a function of a library. */
+__attribute__((noinline)) static struct reply plain(uint64_t handler, uint64_t argument)
+{
+    __asm__ volatile("");
+    return (struct reply){argument + 1, handler};
+}
+
+static struct reply null_exit(uint64_t handler, uint64_t argument)
+{
+    uint32_t eax = 0, ebx, ecx = 0, edx;
+    __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    return (struct reply){argument + 1, handler};
+}
+
+static struct reply null_system_call(uint64_t handler, uint64_t argument)
+{
+    __asm__ volatile("syscall" : : "a"(158), "D"(0x1001), "S"(0) : "rcx", "r10", "r11", "rdx", "memory");
+    return (struct reply){argument + 1, handler};
+}
+
+void client_measure(void)
+{
+    measure(&results->delegated, trampoline);
+    measure(&results->by_exit, trampoline_by_exit);
+    measure(&results->arch_prctl, trampoline_arch_prctl);
+    measure(&results->plain, plain);
+    measure(&results->null_exit, null_exit);
+    measure(&results->null_system_call, null_system_call);
+    done(trampoline(READ_FS, 0).value);
+}
+
+/* Calls one handler; what a reply on the lane would be is in the window. */
+static volatile uint64_t *const replies = (volatile uint64_t *)(WINDOW + WINDOW_REPLIES);
+static volatile uint64_t *const reply_value = (volatile uint64_t *)(WINDOW + WINDOW_REPLY);
+
+static uint64_t call(uint64_t handler, uint64_t argument)
+{
+    uint64_t before = *replies;
+    for (;;) {
+        struct reply reply = trampoline(handler, argument);
+        results->statuses[reply.status]++;
+        if (reply.status == RETURNED) return reply.value;
+        if (reply.status == WAIT_ON_LANE) return *replies == before + 1 ? *reply_value : 0xbad;
+        /* REFUSED: a lane would carry it; here it is tried again. */
+    }
+}
+
+void client_call(uint64_t handler, uint64_t argument)
+{
+    results->fs_before = now();
+    __asm__ volatile("rdfsbase %0" : "=r"(results->fs_before));
+    uint64_t value = call(handler, argument);
+    __asm__ volatile("rdfsbase %0" : "=r"(results->fs_after));
+    done(value);
+}
+
+void client_revocations(uint64_t rounds)
+{
+    uint64_t old = 0, last = 0;
+    for (uint64_t round = 0; round < rounds; round++) {
+        last = call(READ_SECRET, 0);
+        old += last != round + results->first;
+        __asm__ volatile("vmcall" : : "a"(HC_REVOKE) : "memory");
+    }
+    results->last = last;
+    done(old);
+}
