@@ -97,6 +97,32 @@ void client_call(uint64_t handler, uint64_t argument)
     done(value);
 }
 
+/* One call, interrupted after each number of ticks up to ROUNDS; it returns the number of wrong results. */
+void client_interrupted(uint64_t handler, uint64_t rounds)
+{
+    uint64_t wrong = 0;
+    for (uint64_t ticks = 1; ticks <= rounds; ticks++) {
+        __asm__ volatile("vmcall" : : "a"(HC_SLICE), "b"(ticks) : "memory");
+        uint64_t value = call(handler, ticks), fs;
+        __asm__ volatile("rdfsbase %0" : "=r"(fs));
+        uint64_t right = handler == COUNT ? ticks : handler == DO_SYSCALL ? ticks + 4242 : 0x5e47e4;
+        wrong += value != right || fs != results->fs_before;
+    }
+    results->replies = *replies;
+    done(wrong);
+}
+
+/* Calls while the berth is another client's, interrupted likewise; it returns how many were refused. */
+void client_refused(uint64_t rounds)
+{
+    uint64_t refused = 0;
+    for (uint64_t ticks = 1; ticks <= rounds; ticks++) {
+        __asm__ volatile("vmcall" : : "a"(HC_SLICE), "b"(ticks) : "memory");
+        refused += trampoline(COUNT, 0).status == REFUSED;
+    }
+    done(refused);
+}
+
 void client_revocations(uint64_t rounds)
 {
     uint64_t old = 0, last = 0;

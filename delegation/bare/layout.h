@@ -70,11 +70,13 @@
 #define READ_FS 7
 #define PEEK 8
 #define SPIN 9
-#define HANDLERS 10
+#define COUNT 10
+#define HANDLERS 11
 
 /* Hypercalls, in EAX. */
 #define HC_DONE 0x10                        /* the guest's program has ended; EBX is what it reports */
 #define HC_SWITCH 0x11                      /* the exit in place of VMFUNC */
 #define HC_EXITS 0x12                       /* RAX becomes the number of exits */
 #define HC_SLEEP 0x13                       /* the server's thread sleeps */
+#define HC_SLICE 0x15                       /* the client is interrupted once, RBX ticks after this */
 #define HC_REVOKE 0x14                      /* the server takes a page away and grants one with the next value */

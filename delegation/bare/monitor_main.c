@@ -43,6 +43,7 @@ _Noreturn void monitor_main(void)
     machine_make();
     server_start_up();
     measure();
+    if (!WHOLE) hand_overs();
     print("figure: %lu million ticks\n", ticks() / 1000000);
     print("end\n");
     power_off();

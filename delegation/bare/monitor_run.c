@@ -1,6 +1,9 @@
 /* What the monitor does at exits: of the client in its own memory, in the domain (hand-over), and of the server's thread. */
 #include "monitor.h"
 
+/* Ticks that no test needs. */
+enum { FOREVER = 2000000000 };
+
 struct policy policy;
 struct counts counts;
 
@@ -75,11 +78,11 @@ struct context {
 };
 
 /* Where the thread was: an interrupt's frame is on the stubs' own stack, SYSCALL leaves it in registers. */
-static struct context context_of(uint32_t reason)
+static struct context context_of(void)
 {
     struct context context = {vmread(GUEST_RIP), vmread(GUEST_RSP), vmread(GUEST_RFLAGS), vmread(GUEST_FS_BASE), -1};
     uint64_t offset = context.rip - CLIENT_KTEXT;
-    if (reason != REASON_VMCALL || offset >= 4096 || WHOLE) return context;
+    if (WHOLE) return context;
     if (offset == ENTRY_OFFSET) {
         context.rip = machine.vcpu.registers.rcx - 2;
         context.rflags = machine.vcpu.registers.r11;
@@ -106,11 +109,14 @@ static void resume_at(char *label)
 
 extern char trampoline_claim_tested[], trampoline_restore[], trampoline_released[];
 
-/* If the trampoline's own steps say that the berth is this client's: between its test and its release. */
+/* If this context has claimed the berth. BORROWED alone does not say so: another thread may have it while this one finds that out,
+ * so that in the trampoline the instruction decides. At the test of the claim its flag does. */
 static bool claimed(const struct context *context)
 {
     if (*berth_state() != BORROWED) return false;
-    return context->rip != (uint64_t)trampoline_claim_tested || (context->rflags & 1 << 6);
+    if (context->rip - TRAMPOLINE >= 4096) return true;
+    if (context->rip == (uint64_t)trampoline_claim_tested) return context->rflags & 1 << 6;
+    return context->rip > (uint64_t)trampoline_claim_tested && context->rip < (uint64_t)trampoline_released;
 }
 
 /* The berth's thread goes on at that very instruction, under its own kernel; ring 3, harmless flags, an address of the lower half. */
@@ -139,15 +145,14 @@ static void grant_missing(uint32_t reason, int vector)
 
 static void hand_over(uint32_t reason)
 {
-    struct context context = context_of(reason);
+    struct context context = context_of();
     struct registers *r = &machine.vcpu.registers;
     if (context.vector == 256) r->rcx = 0, r->r11 = 0;
-    bool in_trampoline = context.rip - TRAMPOLINE < 4096;
     if (claimed(&context)) {
         grant_missing(reason, context.vector);
         continue_in_server(&context);
         resume_at(trampoline_resume);
-    } else if (in_trampoline && context.rip >= (uint64_t)trampoline_released && context.rip < (uint64_t)trampoline_restore) {
+    } else if (context.rip >= (uint64_t)trampoline_released && context.rip < (uint64_t)trampoline_restore) {
         /* The result is there, and the berth released: only the way back was missing. */
         if (context.rip < (uint64_t)trampoline_back) r->r14 = RETURNED;
         resume_at(trampoline_restore);
@@ -196,6 +201,7 @@ void revoke_secrets(void)
     if (!spare) spare = page_alloc();
     spare[0] = value + 1;
     ept_map(&machine.server, G_SECRETS, spare, EPT_READ | EPT_WRITE | EPT_EXECUTE);
+    invalidate_all();
     old[0] = 0xdead;
     spare = old;
 }
@@ -229,6 +235,9 @@ static bool own_exit(uint32_t reason, struct outcome *outcome)
         return false;
     case HC_EXITS:
         return answer(&machine.vcpu, counts.exits), true;
+    case HC_SLICE:
+        slice(r->rbx);
+        return answer(&machine.vcpu, 0), true;
     case HC_REVOKE:
         revoke_secrets();
         return answer(&machine.vcpu, 0), true;
@@ -248,7 +257,7 @@ struct outcome run_client(void)
 {
     struct outcome outcome = {0};
     vcpu_load(&machine.vcpu);
-    slice(policy.slice ? policy.slice : 2000000000);
+    slice(policy.slice ? policy.slice : FOREVER);
     for (;;) {
         uint32_t reason = vcpu_run(&machine.vcpu);
         counts.exits++;
@@ -261,8 +270,8 @@ struct outcome run_client(void)
             continue;
         }
         describe(&outcome, reason);
-        if (reason == REASON_TIMER && (policy.hand_over || policy.revoke_at_slice)) {
-            slice(2000000000);
+        if (reason == REASON_TIMER && policy.hand_over) {
+            slice(FOREVER);
             if (policy.revoke_at_slice) revoke_secrets();
             else if (outcome.in_domain) hand_over(reason);
             continue;

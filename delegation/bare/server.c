@@ -59,6 +59,14 @@ static uint64_t read_fs(uint64_t unused)
 /* What any code in the API server's process can do, and so what a client can: read where it likes. */
 static uint64_t peek(uint64_t address) { return *(volatile uint64_t *)address; }
 
+/* How often it was executed. */
+static uint64_t count(uint64_t unused)
+{
+    static uint64_t executed;
+    (void)unused;
+    return ++executed;
+}
+
 /* Longer than any slice that the test gives. */
 static uint64_t spin(uint64_t rounds)
 {
@@ -70,7 +78,7 @@ static uint64_t spin(uint64_t rounds)
 void server_main(void)
 {
     uint64_t *table = (uint64_t *)TABLE;
-    uint64_t (*const handlers[HANDLERS])(uint64_t) = {add, read_secret, do_syscall, do_fault, do_ud2, do_int, do_cpuid, read_fs, peek, spin};
+    uint64_t (*const handlers[HANDLERS])(uint64_t) = {add, read_secret, do_syscall, do_fault, do_ud2, do_int, do_cpuid, read_fs, peek, spin, count};
     for (int at = 0; at < HANDLERS; at++) table[at] = (uint64_t)handlers[at];
     block.self = &block;
     block.identity = 0x5e47e4;
