@@ -6,15 +6,23 @@
 /* 0: the tenant may have all of it. */
 static int show(nvmlDevice_t device, unsigned long long *total, unsigned long long *available, unsigned long long *used) {
     char shown[SHOWN_NAME_BYTES];
+    const char *name = nvml_shown_name(device, shown, sizeof shown) ? shown : NULL;
+    struct aviary_shared_memory shared;
     uint64_t limit, left;
-    if (!aviary_allowance("device_memory", nvml_shown_name(device, shown, sizeof shown) ? shown : NULL, &limit, &left))
-        return 0;
-    if (*total > limit)
+    int is_shared = name && aviary_shared_memory(name, &shared);
+    int is_limited = aviary_allowance("device_memory", name, &limit, &left);
+    if (is_shared) {
+        if (*total > shared.memory)
+            *total = shared.memory;
+        *available = *total > shared.tenants ? *total - shared.tenants : 0;
+    }
+    if (is_limited && *total > limit)
         *total = limit;
-    if (*available > left)
+    if (is_limited && *available > left)
         *available = left;
-    *used = *total - *available;
-    return 1;
+    if (is_shared || is_limited)
+        *used = *total > *available ? *total - *available : 0;
+    return is_shared || is_limited;
 }
 
 static nvmlReturn_t memory_info(nvmlDevice_t device, nvmlMemory_t *memory) {

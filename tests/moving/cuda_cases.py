@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tempfile
 
 from attempts import Attempts, output
 from harness.node import running
@@ -63,6 +64,8 @@ ENVIRONMENT = {
 MOST_STATE_BYTES = 1 << 20
 # Of `evicted`: steps between which its memory leaves, steps while it is asked to, and what leaves at least.
 STEPS, BUSY_STEPS, EVICTED_BYTES = 3, 3, 7 << 20
+# What two programs share that each use all that they are told of.
+SHARED_MIB = 64
 # Parts of the output that a move changes rightly, because it waits for the device first.
 DIFFERS = {
     # Work of 150 ms is still under way, natively.
@@ -145,6 +148,23 @@ def memory_leaves_and_returns(tools):
         nothing_is_left(node, "after evictions")
 
 
+def shared_device_looks_like_one_of_its_own(tools):
+    """Programs that ask how much memory there is see all that the node shares out, whatever another program has there."""
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1"}
+    # Natively, with a device that is as small.
+    expected = output([folder / "scarce"], {**environment, "REFCUDA_MEMORY": str(SHARED_MIB << 20)})
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f'[devices."*"]\nmemory = "{SHARED_MIB}M"\noversubscribe = 2.0\n')
+        config.flush()
+        with running(environment, "--config", config.name) as node:
+            command = [AVIARY, "run", "--server", node.address, "--", folder / "scarce"]
+            programs = [subprocess.Popen(command, text=True, stdout=subprocess.PIPE) for _ in range(2)]
+            found = [(program.communicate(timeout=HANG)[0], program.returncode) for program in programs]
+            if expected[0] or "ok scarce" not in expected[1] or found != [(expected[1], 0)] * 2:
+                raise Wrong(f"{found} instead of {expected}: {node.log.read_text()[-1500:]}")
+
+
 def names():
     return sorted({source.stem for source in (TESTS / "driver").glob("*.c")} | {"runtime"})
 
@@ -166,4 +186,4 @@ def cases(long):
         f"cuda-parked-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "park") for name, every in parked
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
-            "cuda-evicted": memory_leaves_and_returns, **programs}
+            "cuda-evicted": memory_leaves_and_returns, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}

@@ -101,6 +101,14 @@ const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number) {
 static void show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
     uint64_t limit, left;
     const char *name = cuda_ordinal_name(ordinal, 0);
+    struct aviary_shared_memory shared;
+    if (name && aviary_shared_memory(name, &shared)) {
+        if (total && *total > shared.memory)
+            *total = shared.memory;
+        /* Whatever others have there makes room. */
+        if (available)
+            *available = shared.memory > shared.programs ? shared.memory - shared.programs : 0;
+    }
     if (!aviary_allowance("device_memory", name, &limit, &left))
         return;
     if (total && *total > limit)

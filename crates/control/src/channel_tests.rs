@@ -41,7 +41,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         let limits = [(tenant.clone(), session)].into();
         let vendors = [(tenant.clone(), "lib".to_owned())].into();
         let (schedulable, private, own, in_vm) = flags;
-        let shared_devices = only_devices.clone().unwrap_or_default();
+        let shared = |name| crate::SharedDevice { name, memory: slice_ns };
+        let shared_memory = only_devices.iter().flatten().cloned().map(shared).collect();
         Assignment {
             session,
             tenant,
@@ -56,7 +57,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             vendors,
             schedulable,
             swappable: own,
-            shared_devices,
+            shared_memory,
             slice_ns,
             private,
             own,

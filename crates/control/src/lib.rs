@@ -29,7 +29,7 @@ pub use channel::{
     receive_plain, send,
 };
 pub use messages::assignment::{
-    Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, order_sockets,
+    Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, SharedDevice, order_sockets,
 };
 pub use messages::card::{
     CardClient, ClientFigures, FPGA_API, FPGA_MEMORY, FromCard, PortFigures, PortRule, PortScheduler, PortTenant,

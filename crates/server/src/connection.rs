@@ -227,7 +227,7 @@ fn admit(
     // Lanes that are streams cannot stop.
     let move_every = config.move_every.filter(|_| !arena.streamed());
     let orders = connection.orders.take();
-    let rooms = Rooms::new(&config.shared_devices, orders.as_ref()).map_err(|e| failed("the orders' socket", &e))?;
+    let rooms = Rooms::new(&config.shared_memory, orders.as_ref()).map_err(|e| failed("the orders' socket", &e))?;
     let accounts = Accounts::new(api, gate, Policy::new(api, &config), stats, rooms, journal);
     let parts = Parts { api, vendor, accounts, peer, memory, devices, log, move_every, orders };
     let session = Session::new(parts);

@@ -41,4 +41,5 @@ pub use lane::dispatch::{HandlerFunction, handler};
 pub use process::confine::filter_system_calls;
 pub use session::residency::ResidencyDevices;
 pub use session::vendor::{place as vendor_place, try_loading, variable as vendor_variable};
+pub use tables::rooms::SharedMemory;
 pub use tables::vendor_table::VendorTable;

@@ -8,6 +8,15 @@ use std::{
     path::PathBuf,
 };
 
+/// A device whose memory the node shares out among sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedDevice {
+    /// Its name, which may end with `*`.
+    pub name: String,
+    /// Bytes that sessions share.
+    pub memory: u64,
+}
+
 /// A session, for the API server that serves it. A module gets it as JSON, too ([`Assignment::to_json`]): it may have been
 /// built from another version, so what it does not know is ignored and what is missing has defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +45,8 @@ pub struct Assignment {
     pub schedulable: bool,
     /// The node hears reports about device memory ([`crate::SwapReport`]).
     pub swappable: bool,
-    /// Devices, by their names, which may end with `*`, whose memory sessions get from the node.
-    pub shared_devices: Vec<String>,
+    /// Devices whose memory sessions get from the node.
+    pub shared_memory: Vec<SharedDevice>,
     /// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole.
     pub slice_ns: u64,
     /// The node serves one program. Its log is where the guest's own messages go: what the guest is told needs no line there.

@@ -65,6 +65,18 @@ void aviary_device_pause(uint64_t device);
  * `address` can name a function that lowers the vendor library's answers about its memory to that. */
 int aviary_allowance(const char *resource, const char *device, uint64_t *limit, uint64_t *left);
 
+/* Memory of a device that the node shares out among sessions (`memory` of the device in node.toml), in bytes. */
+struct aviary_shared_memory {
+    /* What sessions share. */
+    uint64_t memory;
+    /* `device_memory` of the calling program, and of all programs of its tenant, wherever it is. */
+    uint64_t programs;
+    uint64_t tenants;
+};
+/* In a call: 1 if the node shares out the memory of the device of this name; 0, and nothing is written, if not. What the vendor's
+ * library says to be free there is what others happen to have left: they leave for an allocation. */
+int aviary_shared_memory(const char *device, struct aviary_shared_memory *shared);
+
 /* True if the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
  * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices
  * only. */

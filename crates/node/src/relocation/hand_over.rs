@@ -113,8 +113,8 @@ impl Core {
         let user = state.user_for(&tenant, is_own);
         let user = user.map_err(|error| Refusal::not_now(format!("the new API server: {error}")))?;
         let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
-        let shared_devices = state.tenancy.shares.rules().shared();
-        let assignment = Assignment { shared_devices, ..self.assignment(id, session, slot, user) };
+        let shared_memory = state.tenancy.shares.rules().shared();
+        let assignment = Assignment { shared_memory, ..self.assignment(id, session, slot, user) };
         Ok((assignment, session.api.clone(), session.spec_hash))
     }
 

@@ -4,6 +4,7 @@ use super::{
     ebpf::LoadedPolicy,
     settings::{DeviceKind, DeviceSettings, Scheduler},
 };
+use aviary_control::SharedDevice;
 use aviary_gate::fits;
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ impl Rules {
         settings.policy.as_ref()
     }
 
-    /// Names of the devices whose memory the node shares out; they may end with `*`.
-    pub fn shared(&self) -> Vec<String> {
-        let shared = self.0.iter().filter(|(_, settings)| settings.memory.is_some());
-        shared.map(|(name, _)| name.clone()).collect()
+    /// The devices whose memory the node shares out.
+    pub fn shared(&self) -> Vec<SharedDevice> {
+        let shared = self.0.iter().filter_map(|(name, settings)| Some((name, settings.memory?)));
+        shared.map(|(name, memory)| SharedDevice { name: name.clone(), memory }).collect()
     }
 
     /// A name may end with `*`.

@@ -131,8 +131,8 @@ impl Core {
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
         let slot = seat.slot;
-        let shared_devices = state.tenancy.shares.rules().shared();
-        let assignment = Assignment { shared_devices, ..self.assignment(id, session, slot, user) };
+        let shared_memory = state.tenancy.shares.rules().shared();
+        let assignment = Assignment { shared_memory, ..self.assignment(id, session, slot, user) };
         let pid = server.process.pid();
         server.log.serves(id);
         let failed = |error: std::io::Error| NodeError::HandOver(pid, error);

@@ -86,6 +86,14 @@ macro_rules! utility_exports {
             unsafe { $crate::connection::ffi::allowance(resource, device, limit, left) }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_shared_memory(
+            device: *const ::std::ffi::c_char,
+            shared: *mut $crate::SharedMemory,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::connection::ffi::shared_memory(device, shared) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_may_use(device: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::connection::ffi::may_use(device) }

@@ -1,5 +1,6 @@
 //! Functions that utility code of a specification may call; panics stay inside.
 
+use crate::tables::rooms::SharedMemory;
 use aviary_gate::ProcessUse;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -191,6 +192,19 @@ pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *
         limit.write(found.limit);
         left.write(found.left);
     }
+    1
+}
+
+/// What the node shares out of the device's memory; 0, and nothing is written, if it does not.
+///
+/// # Safety
+/// `device` is a NUL-terminated string or NULL, `shared` points to a place for the answer.
+pub unsafe fn shared_memory(device: *const c_char, shared: *mut SharedMemory) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(device) = (unsafe { device_name(device) }) else { return 0 };
+    let Some(found) = guarded(|| session()?.accounts.shared_memory(&device), None) else { return 0 };
+    // SAFETY: the caller's promise.
+    unsafe { shared.write(found) };
     1
 }
 

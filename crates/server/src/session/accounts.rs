@@ -17,7 +17,7 @@ use super::peer::Journal;
 use crate::api::{ApiDescriptor, Reject};
 use crate::session::policy::Policy;
 use crate::session::residency::MAX_RESIDENCY_DEVICES;
-use crate::tables::rooms::Rooms;
+use crate::tables::rooms::{DEVICE_MEMORY, Rooms, SharedMemory};
 
 /// Resources by number, and the amount of each.
 pub(crate) type AmountList = Vec<(usize, u64)>;
@@ -161,6 +161,12 @@ impl Accounts {
             "refused: tenant={tenant} session={} pid={guest} function={what} {figures}{suppressed}",
             self.journal.session
         ));
+    }
+
+    /// What the node shares out of the device's memory, if it does.
+    pub fn shared_memory(&self, device: &str) -> Option<SharedMemory> {
+        let memory = self.rooms.as_ref()?.memory(device)?;
+        Some(SharedMemory::new(memory, &self.gate.process_uses(DEVICE_MEMORY, device), self.policy.guest))
     }
 
     /// Brings the statistics of an item up to date.

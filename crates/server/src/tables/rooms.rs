@@ -6,13 +6,37 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_control::{MoveReport, Patience, SwapReport};
-use aviary_gate::{Account, Gate, fits};
+use aviary_control::{MoveReport, Patience, SharedDevice, SwapReport};
+use aviary_gate::{Account, Gate, ProcessUse, fits};
 
 use crate::session::pause::{Pause, StopEnd};
 
 /// The resource that is device memory, in all APIs.
-const DEVICE_MEMORY: &str = "device_memory";
+pub const DEVICE_MEMORY: &str = "device_memory";
+
+/// Memory of a device that the node shares out (`[devices."NAME"] memory`), in bytes. `struct aviary_shared_memory`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct SharedMemory {
+    /// What sessions share.
+    pub memory: u64,
+    /// `device_memory` of the calling program, wherever it is.
+    pub programs: u64,
+    /// `device_memory` of all the tenant's programs, wherever it is.
+    pub tenants: u64,
+}
+
+impl SharedMemory {
+    /// `uses`: what the tenant's programs have on the device; `guest`: the process id of the calling one.
+    pub fn new(memory: u64, uses: &[ProcessUse], guest: u32) -> SharedMemory {
+        let nothing = SharedMemory { memory, programs: 0, tenants: 0 };
+        uses.iter().fold(nothing, |sum, part| {
+            let own = if part.process == guest { part.amount } else { 0 };
+            let (programs, tenants) = (sum.programs.saturating_add(own), sum.tenants.saturating_add(part.amount));
+            SharedMemory { memory, programs, tenants }
+        })
+    }
+}
 
 /// The answer to an allocation that gets no room.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,8 +65,7 @@ struct Granted {
 /// What the node has granted to the session.
 #[derive(Debug)]
 pub struct Rooms {
-    /// Names of devices, which may end with `*`.
-    shared: Vec<String>,
+    shared: Vec<SharedDevice>,
     orders: OwnedFd,
     granted: Mutex<Granted>,
 }
@@ -52,14 +75,19 @@ impl Rooms {
     ///
     /// # Errors
     /// There is no descriptor for it.
-    pub fn new(shared: &[String], orders: Option<&OwnedFd>) -> io::Result<Option<Rooms>> {
+    pub fn new(shared: &[SharedDevice], orders: Option<&OwnedFd>) -> io::Result<Option<Rooms>> {
         let Some(orders) = orders.filter(|_| !shared.is_empty()) else { return Ok(None) };
         let orders = rustix::io::fcntl_dupfd_cloexec(orders, 3)?;
         Ok(Some(Rooms { shared: shared.to_vec(), orders, granted: Mutex::default() }))
     }
 
     fn is_shared(&self, device: &str) -> bool {
-        self.shared.iter().any(|pattern| fits(pattern, device))
+        self.memory(device).is_some()
+    }
+
+    /// The bytes that the node shares out of this device's memory.
+    pub fn memory(&self, device: &str) -> Option<u64> {
+        self.shared.iter().find(|shared| fits(&shared.name, device)).map(|shared| shared.memory)
     }
 
     /// Waits until the node has granted all that is charged on the devices of this item.
@@ -160,10 +188,20 @@ mod tests {
     }
 
     #[test]
+    fn a_program_is_told_of_its_own_and_of_its_tenants_memory() {
+        let uses = [(7, 100), (8, 30), (9, u64::MAX)].map(|(process, amount)| ProcessUse { amount, process });
+        let shown = |guest, uses| SharedMemory::new(1000, uses, guest);
+        assert_eq!(shown(8, &uses[..2]), SharedMemory { memory: 1000, programs: 30, tenants: 130 });
+        assert_eq!(shown(6, &uses), SharedMemory { memory: 1000, programs: 0, tenants: u64::MAX });
+    }
+
+    #[test]
     fn what_is_charged_is_asked_for_and_what_is_returned_is_given_back() {
         let (gate, pause) = (gate(), Pause::new(None));
         let [node, module] = order_sockets().unwrap();
-        let rooms = Rooms::new(&["card*".to_owned()], Some(&module)).unwrap().unwrap();
+        let shared = [SharedDevice { name: "card*".into(), memory: 1000 }];
+        let rooms = Rooms::new(&shared, Some(&module)).unwrap().unwrap();
+        assert_eq!((rooms.memory("card 0"), rooms.memory("other")), (Some(1000), None));
         assert!(Rooms::new(&[], Some(&module)).unwrap().is_none());
         let item = |resource, device: &str| gate.residency(resource, &[device.to_owned()]).unwrap();
         // What is elsewhere, or no memory, needs no room.
