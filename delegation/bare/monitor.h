@@ -142,8 +142,9 @@ uint64_t canary_word(enum canary which, unsigned index);
 /* Which canary this is a word of, or CANARIES. */
 enum canary canary_of(uint64_t word);
 bool canaries_unchanged(void);
-/* If a word of a canary is in the client's memory or in the window. */
-bool canary_in_memory(void);
+void canaries_restore(void);
+/* The canary of which a word is in the client's memory or in the window, or CANARIES. */
+enum canary canary_in_memory(void);
 /* Where in the domain a page of the host is, or 0. */
 uint64_t in_domain(const void *page);
 /* Grants a page of the API server that its tables have at this address. */
@@ -183,7 +184,8 @@ extern struct counts counts;
 /* The last exception of the server's thread in its own virtual CPU. */
 struct fault {
     int vector;
-    uint64_t rip;
+    uint64_t rip, rflags;
+    unsigned ring;
 };
 extern struct fault server_last_fault;
 
@@ -193,6 +195,7 @@ struct outcome run_client(void);
 void revoke_secrets(void);
 /* Events of revocations, in order. */
 enum event { EVENT_ZAP, EVENT_INVEPT, EVENT_BORROWERS_OUT, EVENT_ACKNOWLEDGED };
+void note(enum event event);
 bool revocations_in_order(uint64_t *seen);
 
 /* --- the parts of the test --- */
@@ -201,7 +204,28 @@ void hand_overs(void);
 void attacks(void);
 void sweeps(void);
 
+/* --- monitor_attacks.c: what the sweeps use, too --- */
+enum { VIRTUAL_TARGET = 0x4ff000, WINDOW_CODE = WINDOW + 0x4000, WINDOW_STACK = WINDOW + 0x800, WINDOW_FOUND = WINDOW + 0x100 };
+/* The machine as before any attack; the client runs in this ring. */
+void attack_start(unsigned ring, bool kernel_tables);
+/* The same for another attack with the memory as it is. */
+void attack_again(unsigned ring);
+enum canary in_registers(void);
+/* Code of the client's at an address of its choice; a page that is there is replaced. */
+void plant(uint64_t virtual, const void *code, unsigned length, uint64_t flags);
+void set_instruction(uint64_t rip, uint64_t rsp);
+/* Builds page tables in the window, of which the first page is where CR3 points, and the client's at the same address. */
+uint64_t window_tables(void);
+/* What these tables have for VIRTUAL_TARGET. */
+void window_target(uint64_t physical, bool as_window);
+enum canary leaked(const struct outcome *outcome);
+const char *why(const struct outcome *outcome);
+/* In ring 0, CR3 = tables in the window: reads a word of guest-physical memory of whatever the list leads to. */
+struct outcome read_physical(uint64_t physical);
+struct outcome write_physical(uint64_t physical);
+
 /* --- symbols of the programs and pages --- */
 extern char client_at[], client_start[], client_end[], server_at[], server_start[], server_end[], trampoline_at[], trampoline_start[];
 extern char client_kernel_text[], server_kernel_text[], stub_text[];
+extern char trampoline_handled[], was_handed_over[], client_report[], client_report_window[];
 extern char server_main[], trampoline[], trampoline_resume[], trampoline_back[];

@@ -35,20 +35,24 @@ bool canaries_unchanged(void)
     return true;
 }
 
-static bool canary_in_page(const uint64_t *words)
+void canaries_restore(void)
 {
-    for (unsigned index = 0; index < 512; index++)
-        if (canary_of(words[index]) != CANARIES) return true;
-    return false;
+    for (enum canary which = 0; which < CANARIES; which++) canary_fill(which, machine.canary[which]);
 }
 
-bool canary_in_memory(void)
+static enum canary canary_in_page(const uint64_t *words)
 {
-    for (int page = 0; page < WINDOW_PAGES; page++)
-        if (canary_in_page(machine.window[page])) return true;
-    for (uint64_t page = 0; page < GUEST_PAGES; page++)
-        if (canary_in_page(at(&machine.client, page * 4096))) return true;
-    return false;
+    for (unsigned index = 0; index < 512; index++)
+        if (words[index] && canary_of(words[index]) != CANARIES) return canary_of(words[index]);
+    return CANARIES;
+}
+
+enum canary canary_in_memory(void)
+{
+    enum canary found = CANARIES;
+    for (int page = 0; page < WINDOW_PAGES && found == CANARIES; page++) found = canary_in_page(machine.window[page]);
+    for (uint64_t page = 0; page < GUEST_PAGES && found == CANARIES; page++) found = canary_in_page(at(&machine.client, page * 4096));
+    return found;
 }
 
 /* --- what both guests have --- */

@@ -44,6 +44,8 @@ _Noreturn void monitor_main(void)
     server_start_up();
     measure();
     if (!WHOLE) hand_overs();
+    attacks();
+    sweeps();
     print("figure: %lu million ticks\n", ticks() / 1000000);
     print("end\n");
     power_off();

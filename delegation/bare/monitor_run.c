@@ -36,7 +36,7 @@ static void server_fault(const struct vcpu *server)
     const uint64_t *frame = at(server->own, G_STACK + (vmread(GUEST_RSP) & 0xfff));
     int vector = (int)(vmread(GUEST_RIP) - SERVER_KTEXT - VECTORS_OFFSET) / 4;
     bool code = vector == 8 || (vector >= 10 && vector <= 14) || vector == 17;
-    server_last_fault = (struct fault){vector, frame[code]};
+    server_last_fault = (struct fault){vector, frame[code], frame[code + 2], (unsigned)frame[code + 1] & 3};
 }
 
 /* Runs the server's thread until it sleeps; false if its own kernel got an exception of it, and the session ends. */
@@ -171,8 +171,12 @@ static uint8_t trace[TRACED];
 static unsigned traced;
 static bool trace_overflow;
 
-static void note(enum event event)
+/* Each step notes itself, where it is made, while a page is revoked. */
+static bool tracing;
+
+void note(enum event event)
 {
+    if (!tracing) return;
     if (traced < TRACED) trace[traced++] = event;
     else trace_overflow = true;
 }
@@ -185,21 +189,26 @@ bool revocations_in_order(uint64_t *seen)
     return !trace_overflow && traced % 4 == 0;
 }
 
+static void evict_borrower(void)
+{
+    if (vmread(EPT_POINTER) != eptp(&machine.client)) hand_over(REASON_TIMER);
+    note(EVENT_BORROWERS_OUT);
+}
+
 void revoke_secrets(void)
 {
     uint64_t *entry = entry_of(&machine.domain, CLIENT_CR3, SERVER_SECRETS);
-    uint64_t *old = at(&machine.server, G_SECRETS), value = *old;
+    tracing = true;
     if (entry && *entry) ept_zap(&machine.domain, *entry & 0xffffffffff000);
-    note(EVENT_ZAP);
     invalidate_all();
-    note(EVENT_INVEPT);
-    if (vmread(EPT_POINTER) != eptp(&machine.client)) hand_over(REASON_TIMER);
-    note(EVENT_BORROWERS_OUT);
+    evict_borrower();
     note(EVENT_ACKNOWLEDGED);
+    tracing = false;
     /* Only now may the page be used for anything else: two take turns. */
     static uint64_t *spare;
+    uint64_t *old = at(&machine.server, G_SECRETS);
     if (!spare) spare = page_alloc();
-    spare[0] = value + 1;
+    spare[0] = old[0] + 1;
     ept_map(&machine.server, G_SECRETS, spare, EPT_READ | EPT_WRITE | EPT_EXECUTE);
     invalidate_all();
     old[0] = 0xdead;

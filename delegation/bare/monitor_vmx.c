@@ -217,6 +217,7 @@ void invalidate_all(void)
     uint64_t descriptor[2] = {0, 0};
     __asm__ volatile("invept %0, %1" : : "m"(descriptor), "r"(2ull) : "cc", "memory");
     __asm__ volatile("invvpid %0, %1" : : "m"(descriptor), "r"(2ull) : "cc", "memory");
+    note(EVENT_INVEPT);
 }
 
 void slice(uint64_t ticks)

@@ -56,10 +56,11 @@
     wrfsbase %rax
     .endm
 
-    .macro HANDLE released
+    .macro HANDLE handled released
     mov TABLE(, %rdi, 8), %rax
     mov %rsi, %rdi
     call *%rax
+\handled:
     mov %rax, %rbx
     mov $BORROWED, %eax
     mov $ASLEEP, %ecx
@@ -113,14 +114,14 @@
 
     .section .trampoline, "ax"
     .globl trampoline, trampoline_by_exit, trampoline_arch_prctl, trampoline_resume, trampoline_back
-    .globl trampoline_claim_tested, trampoline_released, trampoline_restore, was_handed_over
+    .globl trampoline_claim_tested, trampoline_handled, trampoline_released, trampoline_restore, was_handed_over
 trampoline:
     SAVE
     CLIENT_FS_SAVE
     SWITCH 1
     BORROW refused, trampoline_claim_tested
     SERVER_FS
-    HANDLE trampoline_released
+    HANDLE trampoline_handled, trampoline_released
 trampoline_back:
     SWITCH 0
 trampoline_restore:
@@ -152,7 +153,7 @@ trampoline_by_exit:
     SWITCH_BY_EXIT
     BORROW refused_by_exit, tested_by_exit
     SERVER_FS
-    HANDLE released_by_exit
+    HANDLE handled_by_exit, released_by_exit
 back_by_exit:
     SWITCH_BY_EXIT
     CLIENT_FS
@@ -173,7 +174,7 @@ trampoline_arch_prctl:
     mov %r13, %rsi
     SWITCH 1
     BORROW refused, tested_arch_prctl
-    HANDLE released_arch_prctl
+    HANDLE handled_arch_prctl, released_arch_prctl
     SWITCH 0
     ARCH_PRCTL 0x1002, SLOT + SLOT_FS
     ARCH_PRCTL 0x1001, $0
