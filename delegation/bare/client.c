@@ -112,6 +112,27 @@ void client_interrupted(uint64_t handler, uint64_t rounds)
     done(wrong);
 }
 
+/* A call with DF and AC set and every floating-point exception unmasked: the handler has the server's state, and the client gets its
+ * own back. Indices of no handler are refused. */
+void client_state(void)
+{
+    const uint32_t mxcsr = 0, own_mxcsr = 0x1f80;
+    const uint16_t control = 0x340, own_control = 0x37f;
+    uint64_t flags;
+    uint32_t mxcsr_after;
+    uint16_t control_after;
+    struct reply reply;
+    static const uint64_t no_handlers[] = {HANDLERS, 64, 4096, 1ull << 31, 1ull << 63, ~0ull};
+    __asm__ volatile("ldmxcsr %0; fldcw %1; pushfq; orl $0x40400, (%%rsp); popfq" : : "m"(mxcsr), "m"(control) : "cc");
+    reply = trampoline(STATE, 0);
+    __asm__ volatile("pushfq; pop %0; stmxcsr %1; fnstcw %2; cld" : "=r"(flags), "=m"(mxcsr_after), "=m"(control_after));
+    __asm__ volatile("ldmxcsr %0; fldcw %1; pushfq; andl $~0x40400, (%%rsp); popfq" : : "m"(own_mxcsr), "m"(own_control) : "cc");
+    results->state = reply.value;
+    results->state_kept = mxcsr_after == mxcsr && control_after == control && (flags & 0x40400) == 0x40400;
+    for (unsigned at = 0; at < sizeof no_handlers / sizeof *no_handlers; at++) results->refused += trampoline(no_handlers[at], 0).status == REFUSED;
+    done(0);
+}
+
 /* Calls while the berth is another client's, interrupted likewise; it returns how many were refused. */
 void client_refused(uint64_t rounds)
 {

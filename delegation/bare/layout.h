@@ -71,7 +71,8 @@
 #define PEEK 8
 #define SPIN 9
 #define COUNT 10
-#define HANDLERS 11
+#define STATE 11
+#define HANDLERS 12
 
 /* Hypercalls, in EAX. */
 #define HC_DONE 0x10                        /* the guest's program has ended; EBX is what it reports */

@@ -67,7 +67,7 @@ enum {
     GUEST_PHYSICAL = 0x2400, EXIT_REASON = 0x4402, EXIT_INSTRUCTION_LENGTH = 0x440c, EXIT_QUALIFICATION = 0x6400,
     GUEST_CS_RIGHTS = 0x4816, GUEST_SS_RIGHTS = 0x4818, TIMER_VALUE = 0x482e, GUEST_CR0 = 0x6800, GUEST_CR3 = 0x6802,
     GUEST_CR4 = 0x6804, GUEST_FS_BASE = 0x680e, GUEST_GS_BASE = 0x6810, GUEST_TR_BASE = 0x6814, GUEST_GDTR_BASE = 0x6816,
-    GUEST_IDTR_BASE = 0x6818, GUEST_RSP = 0x681c, GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, GUEST_SS_LIMIT = 0x4804,
+    GUEST_IDTR_BASE = 0x6818, GUEST_RSP = 0x681c, GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, GUEST_DR7 = 0x681a, GUEST_SS_LIMIT = 0x4804,
 };
 enum { CR4_SMEP = 1 << 20, CR4_SMAP = 1 << 21, CR4_BASE = 0x12620 /* PAE, OSFXSR, OSXMMEXCPT, VMXE, FSGSBASE */ };
 
@@ -113,7 +113,9 @@ enum {
 enum canary { CANARY_SERVER_KERNEL, CANARY_OTHER_PROCESS, CANARY_HOST, CANARIES };
 
 struct machine {
-    struct space client, server, domain, other;
+    struct space client, server, domain;
+    /* The domain of another tenant's session with the same server VM, in nobody's list here. */
+    struct space other;
     struct vcpu vcpu, server_vcpu;
     /* What entry 1 of the list leads to: the domain, or the complete server VM in the test build of the paper's way. */
     struct space paper;
@@ -168,11 +170,15 @@ struct policy {
     bool hand_over;
     /* HC_SWITCH does what VMFUNC would. */
     bool exits_switch;
+    /* A second hand-over ends the run. */
+    bool once;
     /* Pages that a hand-over missed are granted. */
     bool grants;
     /* The slice, in ticks, after which the client is interrupted once. */
     uint64_t slice;
     bool revoke_at_slice;
+    /* Called there, as another thread would be. */
+    void (*at_slice)(void);
 };
 extern struct policy policy;
 
@@ -227,5 +233,5 @@ struct outcome write_physical(uint64_t physical);
 /* --- symbols of the programs and pages --- */
 extern char client_at[], client_start[], client_end[], server_at[], server_start[], server_end[], trampoline_at[], trampoline_start[];
 extern char client_kernel_text[], server_kernel_text[], stub_text[];
-extern char trampoline_handled[], was_handed_over[], client_report[], client_report_window[];
+extern char trampoline_switch[], trampoline_handled[], was_handed_over[], client_report[], client_report_window[];
 extern char server_main[], trampoline[], trampoline_resume[], trampoline_back[];

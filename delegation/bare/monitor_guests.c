@@ -169,6 +169,7 @@ static void server_make(void)
         map(server, SERVER_USER_CR3, CLIENT_KTEXT, G_KTEXT, KERNEL);
     }
     map(server, OTHER_CR3, SERVER_DATA, G_OTHER, WRITABLE | PTE_NO_EXECUTE);
+    map(server, OTHER_CR3, TRAMPOLINE, G_TRAMPOLINE, READ_ONLY);
     canary_fill(CANARY_SERVER_KERNEL, at(server, G_CANARY));
     canary_fill(CANARY_OTHER_PROCESS, at(server, G_OTHER));
     *(uint64_t *)at(server, G_SECRETS) = 1;
@@ -270,6 +271,8 @@ void link_up(bool kernel)
         ept_map(target, CLIENT_CR3, at(&machine.server, kernel ? SERVER_CR3 : SERVER_USER_CR3), ALL);
         for (int page = 0; page < WINDOW_PAGES; page++) machine.window_in_domain[page] = G_SERVER_WINDOW + page * 4096;
     } else {
+        machine.other = (struct space){0};
+        domain_make(&machine.other, OTHER_CR3);
         domain_make(target, SERVER_USER_CR3);
     }
     machine.list[1] = eptp(target);

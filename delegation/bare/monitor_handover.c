@@ -86,6 +86,46 @@ static void interrupts(void)
     check(handed_over == replies && replies == waited && handed_over > 60 && refused > 3, "each call that was handed over has one reply");
 }
 
+/* What the client set before the switch does not reach the handler. */
+static void states(void)
+{
+    client_reset(client_state);
+    /* Alignment checks of ring 3. */
+    vmwrite(GUEST_CR0, vmread(GUEST_CR0) | 1 << 18);
+    fill(&counts, 0, sizeof counts);
+    struct outcome outcome = run_client();
+    struct results *r = results();
+    check(outcome.done && r->state == 0x37f00001f80 && r->state_kept, "DF, AC, MXCSR and the control word are the server's in a handler, the client's after it (%lx)",
+          r->state);
+    check(r->refused == 6 && counts.handed_over == 0, "6 indices that no handler has are refused");
+}
+
+/* A breakpoint in the server's code, and a single step into the domain. */
+static void debugging(void)
+{
+    client_reset(client_call);
+    machine.vcpu.registers.rdi = COUNT;
+    uint64_t handler = ((uint64_t *)machine.table)[COUNT];
+    __asm__ volatile("mov %0, %%dr0" : : "r"(handler));
+    vmwrite(GUEST_DR7, 0x402);
+    fill(&counts, 0, sizeof counts);
+    ((uint64_t *)machine.window[0])[WINDOW_REPLIES / 8] = 0;
+    struct outcome outcome = run_client();
+    vmwrite(GUEST_DR7, 0x400);
+    check(outcome.done && results()->statuses[WAIT_ON_LANE] == 1 && counts.handed_over == 1, "a breakpoint of the client's in a handler: handed over once");
+    client_reset(client_call);
+    /* At VMFUNC itself: the trap is after it. */
+    vmwrite(GUEST_RIP, (uint64_t)trampoline_switch);
+    vmwrite(GUEST_RFLAGS, 0x102);
+    machine.vcpu.registers.rcx = 1;
+    fill(&counts, 0, sizeof counts);
+    ((uint64_t *)at(&machine.client, G_SLOT))[SLOT_RSP / 8] = CLIENT_STACK + 0x1000;
+    ((uint32_t *)at(&machine.client, G_USER_STACK + 0x1000))[0] = 0x1f80;
+    ((uint64_t *)at(&machine.client, G_USER_STACK + 0x1000))[8] = (uint64_t)client_report;
+    outcome = run_client();
+    check(outcome.done && counts.handed_over == 0 && machine.vcpu.registers.rdx == REFUSED, "a single step into the domain: refused before the berth is claimed");
+}
+
 /* Another client has the berth: nobody may take the call for one that was borrowed, wherever it is interrupted. */
 static void taken_berth(void)
 {
@@ -142,6 +182,8 @@ void hand_overs(void)
     causes();
     interrupts();
     taken_berth();
+    states();
+    debugging();
     uint64_t entries = machine.server_vcpu.entries;
     struct outcome outcome = call(ADD, 6);
     check(outcome.value == 7 && machine.server_vcpu.entries == entries, "after them a call has no exit");

@@ -89,14 +89,23 @@ static void count_frame(void *context, uint64_t physical, void *page, unsigned p
     census->writable_fixed += (permissions & EPT_WRITE) && page != machine.stub_stack;
 }
 
+static void is_shared(void *context, uint64_t physical, void *page, unsigned permissions)
+{
+    (void)physical, (void)permissions;
+    *(unsigned *)context += in_domain(page) != 0 && page != machine.trampoline;
+}
+
 static void contents(void)
 {
+    unsigned shared = 0;
     struct census census = {0};
     attack_start(0, false);
     each_user_page(&machine.server, SERVER_USER_CR3, note_user_page, 0);
     each_frame(target(), count_frame, &census);
     check(census.foreign == 0 && census.writable_fixed == 0,
           "the domain's %u frames: user pages of the API server, and %u tables and stubs that no VM has", census.frames, census.tables);
+    each_frame(&machine.other, is_shared, &shared);
+    check(shared == 0 && ept_lookup(&machine.other, CLIENT_CR3, 0), "the domain of another tenant's session shares the trampoline alone");
 }
 
 /* --- guest-physical pages, read and written with tables of the client's own --- */
@@ -245,6 +254,43 @@ static void addresses(void)
     check(inside > TRIES / 2 && leaks == 0 && canaries_unchanged(), "VMFUNC at %u random addresses, rings 0 and 3, SMEP on and off: contained", TRIES);
 }
 
+/* What another thread of the client's, or the API server, may write at any moment. */
+static unsigned overwritten_page;
+
+static void overwrite(void)
+{
+    uint64_t *pages[] = {at(&machine.server, G_BERTH), at(&machine.client, G_SLOT), machine.window[0], machine.table, at(&machine.server, 0x31000) + 0xf80};
+    for (unsigned word = 0; word < 16; word++) pages[overwritten_page][word] = random_number() & 1 ? random_register() : random_number();
+    if (random_number() & 1) *(uint32_t *)at(&machine.server, G_BERTH + BERTH_STATE) = BORROWED;
+}
+
+/* Random words in the berth, the slot, the window, the table and the server's stack at any tick of a call. Its context is handed over
+ * as it is. */
+static void overwritten(void)
+{
+    enum { ROUNDS = 2000 };
+    unsigned returned = 0, leaks = 0;
+    attack_start(3, false);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        server_start_up();
+        attack_again(3);
+        policy = (struct policy){.slice = 1 + random_number() % 130, .hand_over = true, .grants = true, .once = true, .at_slice = overwrite};
+        overwritten_page = round % 5;
+        machine.vcpu.registers.rdi = random_number() % (HANDLERS + 1);
+        machine.vcpu.registers.rsi = random_register();
+        *(uint64_t *)at(&machine.client, G_USER_STACK + 0x2000 - 8) = (uint64_t)client_report;
+        set_instruction((uint64_t)trampoline, CLIENT_STACK + 0x2000 - 8);
+        returned += run_client().done;
+        leaks += in_registers() != CANARIES;
+    }
+    struct outcome last = {0};
+    leaks += leaked(&last) != CANARIES;
+    server_start_up();
+    print("figure: %u calls with berth, slot, window, table or stack overwritten: %u returned to the client's program\n", ROUNDS, returned);
+    check(returned > ROUNDS / 10 && returned < ROUNDS && leaks == 0 && canaries_unchanged(),
+          "random words in berth, slot, window, table and the server's stack during %u calls: contained", ROUNDS);
+}
+
 void sweeps(void)
 {
     list_and_functions();
@@ -254,6 +300,7 @@ void sweeps(void)
     contents();
     every_cr3();
     addresses();
+    overwritten();
     server_start_up();
     check(canaries_unchanged(), "after all attacks: the server's kernel, the other tenant's process and the host are as before");
 }

@@ -9,7 +9,7 @@ enum {
     IO_AND_MSR_BITMAP = 0x2004, LINK_POINTER = 0x2800, GUEST_EFER = 0x2806, HOST_EFER = 0x2c02, PIN_CONTROLS = 0x4000,
     PROCESSOR_CONTROLS = 0x4002, EXCEPTIONS = 0x4004, EXIT_CONTROLS = 0x400c, ENTRY_CONTROLS = 0x4012, SECONDARY_CONTROLS = 0x401e,
     INSTRUCTION_ERROR = 0x4400, GUEST_ES = 0x0800, GUEST_ES_LIMIT = 0x4800, GUEST_ES_RIGHTS = 0x4814, GUEST_ES_BASE = 0x6806,
-    GUEST_GDTR_LIMIT = 0x4810, GUEST_IDTR_LIMIT = 0x4812, GUEST_INTERRUPTIBILITY = 0x4824, GUEST_ACTIVITY = 0x4826, GUEST_DR7 = 0x681a,
+    GUEST_GDTR_LIMIT = 0x4810, GUEST_IDTR_LIMIT = 0x4812, GUEST_INTERRUPTIBILITY = 0x4824, GUEST_ACTIVITY = 0x4826,
     GUEST_PENDING = 0x6822, HOST_ES = 0x0c00, HOST_CR0 = 0x6c00, HOST_CR3 = 0x6c02, HOST_CR4 = 0x6c04, HOST_FS_BASE = 0x6c06,
     HOST_TR_BASE = 0x6c0a, HOST_GDTR_BASE = 0x6c0c, HOST_IDTR_BASE = 0x6c0e, HOST_RIP = 0x6c16,
 };
@@ -147,8 +147,8 @@ void vcpu_make(struct vcpu *vcpu, struct space *own)
     control(PIN_CONTROLS, 0x48d, 1 | 1 << 3 | 1 << 6);                                    /* interrupts, NMIs, the timer */
     control(PROCESSOR_CONTROLS, 0x48e, 1 << 7 | 1 << 10 | 1 << 24 | 1 << 28 | 1u << 31);  /* HLT, MWAIT, I/O, MSR bitmap */
     control(SECONDARY_CONTROLS, 0x48b, 1 << 1 | 1 << 5 | 1 << 6 | 1 << 13);               /* EPT, VPID, WBINVD, VMFUNC */
-    control(EXIT_CONTROLS, 0x48f, 1 << 9 | 1 << 20 | 1 << 21);                            /* 64 bits, EFER */
-    control(ENTRY_CONTROLS, 0x490, 1 << 9 | 1 << 15);
+    control(EXIT_CONTROLS, 0x48f, 1 << 2 | 1 << 9 | 1 << 20 | 1 << 21);                   /* debug registers, 64 bits, EFER */
+    control(ENTRY_CONTROLS, 0x490, 1 << 2 | 1 << 9 | 1 << 15);
     vmwrite(EXCEPTIONS, 1 << 1 | 1 << 17 | 1 << 18);                                      /* debug, alignment, machine check */
     vmwrite(IO_AND_MSR_BITMAP, (uint64_t)msr_bitmap);
     vmwrite(VPID, ++vpids);

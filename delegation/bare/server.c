@@ -67,6 +67,18 @@ static uint64_t count(uint64_t unused)
     return ++executed;
 }
 
+/* Flags, control word of the FPU, MXCSR: 16, 16 and 32 bits from above. */
+static uint64_t state(uint64_t unused)
+{
+    uint64_t flags;
+    uint32_t mxcsr;
+    uint16_t control;
+    (void)unused;
+    __asm__ volatile("pushfq; pop %0; stmxcsr %1; fnstcw %2" : "=r"(flags), "=m"(mxcsr), "=m"(control));
+    /* Arithmetic leaves flags of its own. */
+    return (flags & 0xf700) << 48 | (flags & 0x240000) << 28 | (uint64_t)control << 32 | mxcsr;
+}
+
 /* Longer than any slice that the test gives. */
 static uint64_t spin(uint64_t rounds)
 {
@@ -78,7 +90,7 @@ static uint64_t spin(uint64_t rounds)
 void server_main(void)
 {
     uint64_t *table = (uint64_t *)TABLE;
-    uint64_t (*const handlers[HANDLERS])(uint64_t) = {add, read_secret, do_syscall, do_fault, do_ud2, do_int, do_cpuid, read_fs, peek, spin, count};
+    uint64_t (*const handlers[HANDLERS])(uint64_t) = {add, read_secret, do_syscall, do_fault, do_ud2, do_int, do_cpuid, read_fs, peek, spin, count, state};
     for (int at = 0; at < HANDLERS; at++) table[at] = (uint64_t)handlers[at];
     block.self = &block;
     block.identity = 0x5e47e4;

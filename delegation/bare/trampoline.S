@@ -24,9 +24,10 @@
     mov %rax, SLOT + SLOT_FS
     .endm
 
-    .macro SWITCH to
+    .macro SWITCH to label
     xor %eax, %eax
     mov $\to, %ecx
+\label:
     vmfunc
     .endm
 
@@ -114,16 +115,16 @@
 
     .section .trampoline, "ax"
     .globl trampoline, trampoline_by_exit, trampoline_arch_prctl, trampoline_resume, trampoline_back
-    .globl trampoline_claim_tested, trampoline_handled, trampoline_released, trampoline_restore, was_handed_over
+    .globl trampoline_switch, trampoline_claim_tested, trampoline_handled, trampoline_released, trampoline_restore, was_handed_over
 trampoline:
     SAVE
     CLIENT_FS_SAVE
-    SWITCH 1
+    SWITCH 1, trampoline_switch
     BORROW refused, trampoline_claim_tested
     SERVER_FS
     HANDLE trampoline_handled, trampoline_released
 trampoline_back:
-    SWITCH 0
+    SWITCH 0, switch_back
 trampoline_restore:
     CLIENT_FS
     RESTORE
@@ -172,10 +173,10 @@ trampoline_arch_prctl:
     ARCH_PRCTL 0x1001, $0
     mov %r12, %rdi
     mov %r13, %rsi
-    SWITCH 1
+    SWITCH 1, switch_arch_prctl
     BORROW refused, tested_arch_prctl
     HANDLE handled_arch_prctl, released_arch_prctl
-    SWITCH 0
+    SWITCH 0, switch_back_arch_prctl
     ARCH_PRCTL 0x1002, SLOT + SLOT_FS
     ARCH_PRCTL 0x1001, $0
     RESTORE
