@@ -34,10 +34,15 @@ debug: action=ignore
 """
 
 
+def program():
+    """The emulator itself: Debian's `bochs` is a script that begins it."""
+    return shutil.which("bochs-bin") or shutil.which("bochs")
+
+
 def missing():
     """What this machine lacks; None if it has everything."""
-    if not shutil.which("bochs-bin"):
-        return "there is no bochs-bin: apt-get install bochs bochs-term bochsbios vgabios"
+    if not program():
+        return "there is no bochs: apt-get install bochs bochs-term bochsbios vgabios"
     for places in FIRMWARE.values():
         if not any(Path(place).exists() for place in places):
             return f"there is no {places[0]}: apt-get install bochsbios vgabios"
@@ -55,7 +60,7 @@ def emulate(image, memory=64):
     # Debian's emulator has a debugger built in, which begins with a prompt.
     commands.write_text("c\n", encoding="utf-8")
     # It ends with status 1 in any case.
-    ran = subprocess.run(["bochs-bin", "-q", "-f", configuration, "-rc", commands], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ran = subprocess.run([program(), "-q", "-f", configuration, "-rc", commands], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, timeout=HANG, check=False, cwd=folder)
     text = ran.stdout.decode("utf-8", "replace")
     image.with_suffix(".txt").write_text(text, encoding="utf-8")
