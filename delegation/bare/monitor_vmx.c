@@ -23,6 +23,8 @@ static struct {
 static uint64_t host_idt[64], host_gdt[8];
 static uint8_t host_tss[104], msr_bitmap[4096] __attribute__((aligned(4096)));
 static unsigned timer_shift;
+/* The bit of CR4, where the processor has it. */
+static uint64_t smap;
 
 uint64_t rdmsr(uint32_t number)
 {
@@ -90,6 +92,9 @@ void vmx_on(void)
     if (failed) panic("VMXON failed", rdmsr(0x3a));
     if (!(rdmsr(0x491) & 1)) panic("the processor lacks EPTP switching", rdmsr(0x491));
     timer_shift = rdmsr(0x485) & 31;
+    uint32_t eax = 7, ebx, ecx = 0, edx;
+    __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    smap = ebx & 1 << 20 ? CR4_SMAP : 0;
     /* As KVM does: a guest reaches its FS and GS bases and its entry of system calls, and no other MSR. */
     static const uint32_t own[] = {LSTAR, STAR, 0xc0000083, SYSCALL_MASK, 0xc0000100, 0xc0000101, KERNEL_GS_BASE};
     fill(msr_bitmap, 0xff, 4096);
@@ -182,7 +187,7 @@ void vcpu_reset(struct vcpu *vcpu, unsigned ring, uint64_t cr3, uint64_t rip, ui
     vmwrite(EPT_POINTER, eptp(vcpu->own));
     vmwrite(GUEST_CR0, 0x80050033);
     vmwrite(GUEST_CR3, cr3);
-    vmwrite(GUEST_CR4, CR4_BASE | CR4_SMEP | CR4_SMAP);
+    vmwrite(GUEST_CR4, CR4_BASE | CR4_SMEP | smap);
     vmwrite(GUEST_EFER, 0xd01);
     vmwrite(GUEST_GDTR_BASE, KERNEL_GDT);
     vmwrite(GUEST_GDTR_LIMIT, 0x7f);
