@@ -1,5 +1,6 @@
 //! The card's process: one thread that serves all clients and lets the card's clock run while there is something to do.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -19,6 +20,10 @@ use crate::mediator::Mediator;
 
 /// Cycles for which the clock runs between two looks at the clients: some milliseconds of a simulation.
 const CYCLES_PER_LOOK: u64 = 2000;
+/// The same soon after a request: one that does many, each after the answer to the last, would wait for all of that time with each.
+const CYCLES_PER_EARLY_LOOK: u64 = 100;
+/// Cycles after a request that are soon.
+const SOON: u64 = 20_000;
 /// Requests of one client between two looks at the others.
 const REQUESTS_PER_LOOK: usize = 16;
 /// Connections that wait to be taken.
@@ -50,6 +55,8 @@ pub struct Service<B: Board> {
     limits: Limits,
     clients: Vec<Client>,
     threads: Threads,
+    /// Cycles for which the clock ran since the last request of any client, or more.
+    quiet: u64,
     log: Box<dyn Fn(fmt::Arguments<'_>) + Send>,
 }
 
@@ -71,7 +78,7 @@ impl<B: Board> Service<B> {
         listen(&listener, BACKLOG).map_err(failed)?;
         let door = Door::Listener(listener);
         let threads = Threads::new().map_err(failed)?;
-        Ok(Service { mediator, door, limits, clients: Vec::new(), threads, log: Box::new(log) })
+        Ok(Service { mediator, door, limits, clients: Vec::new(), threads, quiet: SOON, log: Box::new(log) })
     }
 
     /// A card of a node, to whose control socket `control` leads. `name`: the card's in the node's configuration.
@@ -88,7 +95,15 @@ impl<B: Board> Service<B> {
         let link = NodeLink::new(control, name.to_owned());
         link.tell_ready(&mediator).map_err(|NodeGone| ServiceError::Node)?;
         let threads = Threads::new().map_err(|errno| ServiceError::Wait(errno.into()))?;
-        Ok(Service { mediator, door: Door::Node(link), limits, clients: Vec::new(), threads, log: Box::new(log) })
+        Ok(Service {
+            mediator,
+            door: Door::Node(link),
+            limits,
+            clients: Vec::new(),
+            threads,
+            quiet: SOON,
+            log: Box::new(log),
+        })
     }
 
     /// Serves until `stop` is readable. Clients that hung up before that have left when it returns.
@@ -107,7 +122,9 @@ impl<B: Board> Service<B> {
             let _ = rustix::io::read(&self.threads.bell, &mut [0; 8]);
             self.hear_clients();
             if self.mediator.is_busy() {
-                self.mediator.run(CYCLES_PER_LOOK);
+                let cycles = if self.quiet < SOON { CYCLES_PER_EARLY_LOOK } else { CYCLES_PER_LOOK };
+                self.mediator.run(cycles);
+                self.quiet = self.quiet.saturating_add(cycles);
             }
             self.retry_requests();
             self.tell_late();
@@ -145,7 +162,7 @@ impl<B: Board> Service<B> {
     }
 
     fn take_new_clients(&mut self) -> Result<(), ServiceError> {
-        let Service { mediator, door, limits, clients, threads, log } = self;
+        let Service { mediator, door, limits, clients, threads, log, .. } = self;
         let listener = match door {
             Door::Listener(listener) => listener,
             Door::Node(link) => return link.hear(mediator, clients, threads).map_err(|NodeGone| ServiceError::Node),
@@ -180,14 +197,19 @@ impl<B: Board> Service<B> {
 
     fn hear_clients(&mut self) {
         let now = Instant::now();
+        let heard = Cell::new(false);
         self.keep(|client, mediator, limits, threads, _| {
             for _ in 0..REQUESTS_PER_LOOK {
                 if client.is_pending() || !client.hear(mediator, limits, threads, now)? {
                     break;
                 }
+                heard.set(true);
             }
             Ok(())
         });
+        if heard.get() {
+            self.quiet = 0;
+        }
     }
 
     fn retry_requests(&mut self) {
@@ -228,7 +250,7 @@ impl<B: Board> Service<B> {
             &dyn Fn(fmt::Arguments<'_>),
         ) -> Result<(), Farewell>,
     ) {
-        let Service { mediator, door, clients, limits, threads, log } = self;
+        let Service { mediator, door, clients, limits, threads, log, .. } = self;
         clients.retain_mut(|client| {
             let Err(farewell) = serve(client, mediator, limits, threads, log) else { return true };
             if !matches!(farewell, Farewell::HungUp) {
