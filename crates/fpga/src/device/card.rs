@@ -59,8 +59,15 @@ pub struct CardSocket {
     lives: bool,
     /// Requests so far, also those of processes that had this connection before.
     requests: u64,
+    /// As many of them as were made when the VMM was last answered; [`UNKNOWN`]: none was made since.
+    answered: u64,
+    /// A process that has died had this connection, and the card has not said yet what it asked.
+    resumes: bool,
     replay: Replay,
 }
+
+/// The count of requests of a process that went on with a connection and has not learnt it.
+const UNKNOWN: u64 = u64::MAX;
 
 /// The requests of a message whose process has died before it answered: the card has done some of them already.
 #[derive(Debug, Default)]
@@ -74,7 +81,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// The answer to a request that must not be done twice, if it was done: all that came before the last one were no refusals,
+    /// The answer to a request that must not be done twice, if it was done: that of all that came before the last one is known,
     /// since the device went on. `None`: it is made, as for the first time.
     fn answer(&mut self, request: &Request) -> Option<Reply> {
         if self.again >= self.done {
@@ -97,7 +104,8 @@ impl Replay {
 impl From<OwnedFd> for CardSocket {
     /// A connection to a card, which may have answered already that it takes no more clients.
     fn from(socket: OwnedFd) -> CardSocket {
-        CardSocket { socket, vmm: None, owed: 0, lives: true, requests: 0, replay: Replay::default() }
+        let replay = Replay::default();
+        CardSocket { socket, vmm: None, owed: 0, lives: true, requests: 0, answered: 0, resumes: false, replay }
     }
 }
 
@@ -120,41 +128,36 @@ impl CardSocket {
         self.vmm = Some(vmm);
     }
 
-    /// Goes on with a connection on which so many requests were made. `resumes`: by a process that has died since.
+    /// Goes on with a connection on which so many requests were made when the VMM was last answered. `resumes`: by a process that
+    /// has died since.
     pub fn go_on(&mut self, requests: u64, resumes: bool) {
-        self.requests = requests;
-        if resumes {
-            self.resume(requests);
-        }
+        (self.requests, self.answered) = (requests, requests);
+        self.resumes = resumes && self.send(&Request::Resume, None).is_ok();
     }
 
-    /// Goes on with the connection of a process that has died, which had made so many requests when it last answered its VMM.
-    /// The requests of the message that comes next are made once, whichever of them the card has done.
-    fn resume(&mut self, requests: u64) {
+    /// Before a message of the VMM: learns what the process that has died had asked, so that requests of the message that it had
+    /// are made once, whichever of them the card has done. A card that does not say it in time is asked nothing in this message,
+    /// and may say it later. True: it was said, and no process knew it: it has to be kept before the message is begun.
+    pub fn settle(&mut self) -> bool {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
-        if self.send(&Request::Resume, None).is_err() {
-            return;
-        }
-        loop {
+        while self.resumes && self.lives {
             // Answers that nobody has read come first.
-            self.owed = self.owed.max(1);
-            let Ok((reply, _)) = self.receive(deadline) else {
-                self.lives = false;
-                return;
-            };
+            let Ok((reply, _)) = self.receive_any(deadline) else { return false };
             let [count, errno, value, .., mark] = reply.words;
             if mark == RESUMED {
                 let last = Reply { errno: errno as u32, ..Reply::with(&[value]) };
-                self.replay = Replay { done: count.saturating_sub(requests), again: 0, last };
-                (self.requests, self.owed) = (count, 0);
-                return;
+                self.replay = Replay { done: count.saturating_sub(self.answered), again: 0, last };
+                (self.requests, self.owed, self.resumes) = (count, 0, false);
+                return self.answered == UNKNOWN;
             }
         }
+        false
     }
 
     /// Nothing of a message that was begun by another process is left.
     pub fn end_of_message(&mut self) {
         self.replay = Replay::default();
+        self.answered = self.requests();
     }
 
     /// For another process, which goes on.
@@ -162,8 +165,9 @@ impl CardSocket {
         self.socket
     }
 
+    /// Requests so far, for a process that goes on.
     pub fn requests(&self) -> u64 {
-        self.requests
+        if self.resumes { UNKNOWN } else { self.requests }
     }
 
     pub fn socket(&self) -> &OwnedFd {
@@ -176,7 +180,7 @@ impl CardSocket {
     }
 
     fn exchange(&mut self, request: &Request, file: Option<OwnedFd>) -> Result<(Reply, Option<OwnedFd>), CardLost> {
-        if !self.lives {
+        if !self.lives || self.resumes {
             return Err(CardLost);
         }
         if let Some(done) = self.replay.answer(request) {
@@ -209,7 +213,19 @@ impl CardSocket {
         Ok(())
     }
 
+    /// The next answer. Those to processes that have asked to resume and died are none.
     fn receive(&mut self, deadline: Instant) -> Result<(Reply, Option<OwnedFd>), CardLost> {
+        loop {
+            let owed = self.owed;
+            let received = self.receive_any(deadline)?;
+            if received.0.words[6] != RESUMED {
+                return Ok(received);
+            }
+            self.owed = owed;
+        }
+    }
+
+    fn receive_any(&mut self, deadline: Instant) -> Result<(Reply, Option<OwnedFd>), CardLost> {
         self.await_reply(deadline)?;
         let mut bytes = [0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -222,7 +238,7 @@ impl CardSocket {
             self.lives = false;
             return Err(CardLost);
         }
-        self.owed -= 1;
+        self.owed = self.owed.saturating_sub(1);
         let rights = ancillary.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -279,5 +295,40 @@ mod tests {
         let mut replay = Replay { done: 2, again: 0, last };
         assert_eq!([Request::Reset, Request::Reset, map].map(|request| replay.answer(&request)), [None; 3]);
         assert_eq!(Replay::default().answer(&Request::Read { offset: 0, bytes: 8 }), None);
+    }
+
+    #[test]
+    fn card_that_says_late_what_it_was_asked_is_not_lost() {
+        let (own, card) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let resumed = Reply::with(&[7, 0, 0, 0, 0, 0, RESUMED]);
+        let info = |own: &mut CardSocket| own.ask_words(&Request::Info, None);
+        let mut own = CardSocket::from(own);
+        own.go_on(5, true);
+        // It is busy with what the process that has died had asked. The message is over, and then another one comes.
+        assert!(!own.settle());
+        assert_eq!((info(&mut own), own.lives(), own.requests()), (Err(CardLost), true, UNKNOWN));
+        own.end_of_message();
+        // Two processes have asked, and one has died again. Of this message nothing was done.
+        for reply in [Reply::default(), resumed, resumed, Reply::with(&[9])] {
+            rustix::io::write(&card, &reply.to_bytes()).unwrap();
+        }
+        assert!(own.settle());
+        assert_eq!(own.requests(), 7);
+        assert_eq!(info(&mut own).map(|told| told.map(|words| words[0])), Ok(Ok(9)));
+        assert_eq!((own.requests(), own.owes(), own.settle()), (8, false, false));
+    }
+
+    #[test]
+    fn process_that_goes_on_learns_what_was_done_since_the_last_message() {
+        let (own, card) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::io::write(&card, &Reply::with(&[7, 12, 0, 0, 0, 0, RESUMED]).to_bytes()).unwrap();
+        let mut own = CardSocket::from(own);
+        own.go_on(5, true);
+        assert!(!own.settle());
+        assert_eq!((own.requests(), own.replay.done, own.replay.last), (7, 2, Reply::refused(Errno::NOMEM)));
+        assert_eq!(own.ask(&Request::Base { address: 0 }, None), Ok(Ok(())));
+        assert_eq!(own.ask(&Request::Base { address: 0 }, None), Ok(Err(Errno::NOMEM)));
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::{
 use super::card::{Card, CardSocket};
 use super::fpga_device::{FpgaDevice, MessageCounts, VECTORS};
 use super::message::{HEADER_BYTES, Header, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
-use super::passing::{Packet, READY, TOO_MANY, placed, present, receive_packet, send_packet};
+use super::passing::{NO_ANSWER, Packet, READY, TOO_MANY, placed, present, receive_packet, send_packet};
 use super::state::counts_of;
 
 /// Descriptors that the kernel carries in one message.
@@ -260,8 +260,12 @@ impl<'a> Keeper<'a> {
         if packet.bytes == READY {
             return Some(());
         }
-        (self.waiting, self.deaths) = (None, 0);
         let (length, rest) = packet.bytes.split_first_chunk()?;
+        if u32::from_ne_bytes(*length) == NO_ANSWER {
+            self.state = rest.to_vec();
+            return Some(());
+        }
+        (self.waiting, self.deaths) = (None, 0);
         let (irqs, rest) = rest.split_first()?;
         let (reply, state) = rest.split_at_checked(usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
         self.state = state.to_vec();

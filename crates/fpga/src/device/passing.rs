@@ -30,6 +30,8 @@ const _: () = assert!(MAX_DESCRIPTORS <= MOST_PASSED);
 pub(super) const TOO_MANY: u8 = 1;
 /// The first packet of a worker, which is no answer.
 pub(super) const READY: [u8; 1] = [1];
+/// The length of a reply that is none: what follows is the state before a message, of which the worker has learnt more.
+pub(super) const NO_ANSWER: u32 = u32::MAX;
 
 /// A packet as it came.
 #[derive(Debug)]

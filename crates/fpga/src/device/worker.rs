@@ -12,7 +12,7 @@ use super::card::{Card, CardSocket};
 use super::fpga_device::{FpgaDevice, VECTORS};
 use super::message::{HEADER_BYTES, Header};
 use super::passing::{
-    Packet, READY, TOO_MANY, end_connection, has_hung_up, placed, present, receive_packet, send_packet,
+    NO_ANSWER, Packet, READY, TOO_MANY, end_connection, has_hung_up, placed, present, receive_packet, send_packet,
 };
 
 /// A worker cannot begin.
@@ -113,6 +113,11 @@ impl Worker {
     pub fn execute(&mut self, packet: Packet) -> Vec<u8> {
         let Some((flags, message)) = packet.bytes.split_first() else { return Vec::new() };
         let Some(header) = Header::parse(message) else { return Vec::new() };
+        if self.device.card.settle() {
+            // If the keeper has gone, it takes no answer, either.
+            let state = self.device.state(self.device.card.requests());
+            let _ = send_packet(&self.keeper, &[&NO_ANSWER.to_ne_bytes(), &state], &[]);
+        }
         let descriptors = (flags & TOO_MANY == 0).then_some(packet.descriptors);
         let reply = self.device.execute(&header, message.get(HEADER_BYTES..).unwrap_or_default(), descriptors);
         self.device.card.end_of_message();
