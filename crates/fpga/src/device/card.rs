@@ -96,8 +96,14 @@ impl Replay {
                 | Request::State { .. }
                 | Request::Memory { .. }
                 | Request::Map { .. }
+                | Request::Unmap { .. }
         );
-        once.then(|| if self.again == self.done { self.last } else { Reply::default() })
+        let earlier = || match request {
+            // A second one is made only where the first was refused for this. In a reset, where others follow, nothing counts it.
+            Request::Unmap { .. } => Reply::refused(Errno::TOOBIG),
+            _ => Reply::default(),
+        };
+        once.then(|| if self.again == self.done { self.last } else { earlier() })
     }
 }
 
@@ -291,6 +297,11 @@ mod tests {
         assert_eq!(replay.answer(&memory), Some(Reply::default()));
         assert_eq!(replay.answer(&map), Some(last));
         assert_eq!(replay.answer(&map), None);
+        // An unmap that was refused, and the one in its place.
+        let unmap = Request::Unmap { address: 0, length: 4096 };
+        let mut replay = Replay { done: 2, again: 0, last: Reply::default() };
+        assert_eq!(replay.answer(&unmap), Some(Reply::refused(Errno::TOOBIG)));
+        assert_eq!([replay.answer(&unmap), replay.answer(&unmap)], [Some(Reply::default()), None]);
         // A reset is made again.
         let mut replay = Replay { done: 2, again: 0, last };
         assert_eq!([Request::Reset, Request::Reset, map].map(|request| replay.answer(&request)), [None; 3]);

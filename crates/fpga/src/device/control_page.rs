@@ -3,7 +3,7 @@
 
 /// "AVIARYFP" as a little-endian word.
 pub const MAGIC: u64 = 0x5046_5952_4149_5641;
-/// Changes with every change of this page.
+/// Changes with every change of this page but for registers at its end, which are 0 where they are not there.
 pub const CONTROL_VERSION: u64 = 1;
 /// STATUS of a device whose card has ended. Lower ones are the phases of the link's INFO.
 pub const STATUS_LOST: u64 = 5;
@@ -48,10 +48,12 @@ pub enum ControlRegister {
     DeviceWrites = 0xd0,
     MapMessages = 0xd8,
     UnmapMessages = 0xe0,
+    /// Unmaps that also took what was mapped beside them in huge pages: the rest of those had no room in the card's page table.
+    LostUnmaps = 0xe8,
 }
 
 impl ControlRegister {
-    const ALL: [ControlRegister; 29] = {
+    const ALL: [ControlRegister; 30] = {
         use ControlRegister::*;
         [
             Magic,
@@ -83,6 +85,7 @@ impl ControlRegister {
             DeviceWrites,
             MapMessages,
             UnmapMessages,
+            LostUnmaps,
         ]
     };
 
@@ -147,7 +150,7 @@ mod tests {
             assert_eq!(register as usize, 8 * place);
             assert_eq!(ControlRegister::at(8 * place as u64 + 4), Some(register));
         }
-        assert_eq!(ControlRegister::at(8 * 29), None);
+        assert_eq!(ControlRegister::at(8 * 30), None);
         assert_eq!(ControlRegister::at(u64::MAX), None);
     }
 

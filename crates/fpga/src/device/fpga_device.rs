@@ -339,6 +339,7 @@ impl<C: Card> FpgaDevice<C> {
             R::DeviceWrites => counts.writes,
             R::MapMessages => counts.maps,
             R::UnmapMessages => counts.unmaps,
+            R::LostUnmaps => maps.lost,
         }
     }
 

@@ -36,11 +36,11 @@ impl<C: Card> FpgaDevice<C> {
     /// `requests`: those to the card so far.
     pub fn state(&self, requests: u64) -> Vec<u8> {
         let MessageCounts { reads, writes, maps, unmaps, bad } = self.counts;
-        let MapCounts { refused, first_refused, outside } = self.memory.counts;
+        let MapCounts { refused, first_refused, outside, lost } = self.memory.counts;
         let base = self.memory.base();
         let mut words = vec![requests, self.guid[0], self.guid[1], self.state_bytes, self.state_address, self.error];
         words.extend([flag(self.has_version), reads, writes, maps, unmaps, bad]);
-        words.extend([refused, first_refused.0, first_refused.1.into(), outside]);
+        words.extend([refused, first_refused.0, first_refused.1.into(), outside, lost]);
         words.extend([self.memory.region_bytes(), flag(base.is_some()), base.unwrap_or(0), self.memory.next_file]);
         for half in &self.half_written {
             words.extend(half.words());
@@ -58,7 +58,7 @@ impl<C: Card> FpgaDevice<C> {
         let mut taken = Taken(state);
         let [requests, high, low, state_bytes, state_address, error, version] = taken.words()?;
         let [reads, writes, maps, unmaps, bad] = taken.words()?;
-        let [refused, first_refused, first_errno, outside] = taken.words()?;
+        let [refused, first_refused, first_errno, outside, lost] = taken.words()?;
         let [region_bytes, has_base, base, next_file] = taken.words()?;
         let half_written =
             [HalfWritten::of(taken.words()?), HalfWritten::of(taken.words()?), HalfWritten::of(taken.words()?)];
@@ -68,7 +68,7 @@ impl<C: Card> FpgaDevice<C> {
         let mut memory = VmMemory::new(region_bytes);
         memory.base = (has_base == 1).then_some(base);
         memory.counts =
-            MapCounts { refused, first_refused: (first_refused, u32::try_from(first_errno).ok()?), outside };
+            MapCounts { refused, first_refused: (first_refused, u32::try_from(first_errno).ok()?), outside, lost };
         memory.files = files.into_iter().map(file).collect();
         memory.next_file = next_file;
         let device = FpgaDevice {

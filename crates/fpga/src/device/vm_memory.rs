@@ -29,6 +29,8 @@ pub struct MapCounts {
     pub first_refused: (u64, u32),
     /// Maps outside of the region: memory that the guest has not meant for the accelerator.
     pub outside: u64,
+    /// Unmaps that took more than they were to: the parts of huge pages that were left needed more entries than the card gives.
+    pub lost: u64,
 }
 
 /// The memory of one virtual machine.
@@ -143,12 +145,9 @@ impl VmMemory {
             Request::Unmap { address: first, length: (address + length).next_multiple_of(to) - first }
         };
         // The parts that are left of huge pages may need more entries than the card gives. The guest has its pages back in any
-        // case, so the rest of those huge pages is lost, and counts as refused.
+        // case, so the rest of those huge pages is lost.
         if card.ask(&rounded(PAGE), None)? == Err(Errno::TOOBIG) {
-            if self.counts.refused == 0 {
-                self.counts.first_refused = (address, Errno::TOOBIG.raw_os_error().unsigned_abs());
-            }
-            self.counts.refused += 1;
+            self.counts.lost += 1;
             let _ = card.ask(&rounded(HUGE), None)?;
         }
         Ok(())

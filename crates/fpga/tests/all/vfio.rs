@@ -43,6 +43,7 @@ const MAPPED_BYTES: u64 = 0x70;
 const BAD_ACCESSES: u64 = 0x80;
 const REFUSED_MAPS: u64 = 0xa8;
 const OUTSIDE_MAPS: u64 = 0xc0;
+const LOST_UNMAPS: u64 = 0xe8;
 
 /// A device that a thread serves, and the VMM's end of its connection.
 struct Vmm {
@@ -541,6 +542,32 @@ fn job_is_right_whichever_message_its_worker_dies_in() {
             vmm.unmap(common::GUEST, 4 * MIB);
             assert!(matches!(vmm.end(), DeviceFarewell::HungUp));
         }
+    }
+    assert_eq!(card.end(), (0, 0));
+}
+
+/// Also where the worker dies that has just learnt it.
+#[test]
+fn unmap_of_a_part_that_leaves_too_many_pages_takes_all_of_a_huge_one_and_says_so() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    // The version, BASE, two maps, an unmap.
+    for deaths in [vec![], vec![(4, Death::Before)], vec![(4, Death::After)]] {
+        let vmm = Vmm::start_with(&card.path, deaths);
+        let mut version = body(&[1 << 16], &[]);
+        version.extend(b"{}\0");
+        vmm.ask(VERSION, &version, &[]).unwrap();
+        let memory = common::Client::new(260 * MIB);
+        vmm.put(CONTROL, BASE, common::GUEST);
+        vmm.map(common::GUEST, 2 * MIB, 0, Some(&memory.file));
+        // All other entries of the card's page table, in small pages.
+        let small = 65_535 * 4096;
+        vmm.map(common::GUEST + 4 * MIB, small, 4096, Some(&memory.file));
+        vmm.unmap(common::GUEST + MIB, 4096);
+        let told = [MAPPED_BYTES, LOST_UNMAPS, REFUSED_MAPS].map(|register| vmm.word(CONTROL, register));
+        assert_eq!(told, [small, 1, 0]);
+        vmm.put(CONTROL, 0x40, 2);
+        assert_eq!(vmm.word(CONTROL, LOST_UNMAPS), 0);
+        assert!(matches!(vmm.end(), DeviceFarewell::HungUp));
     }
     assert_eq!(card.end(), (0, 0));
 }
