@@ -177,7 +177,11 @@ impl<'a> Keeper<'a> {
         loop {
             self.starts += 1;
             let flags = SocketFlags::CLOEXEC;
-            let started = match socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None) {
+            // What it begins with is there before it is, with the VMM's connection: from its start on it ends that in order if
+            // this process is killed.
+            let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+            let begun = pair.and_then(|(own, theirs)| self.begin(&own, resumes).map(|()| (own, theirs)));
+            let started = match begun {
                 Ok((own, theirs)) => start(theirs).map(|worker| (own, worker)),
                 Err(errno) => Err(errno.into()),
             };
@@ -185,7 +189,7 @@ impl<'a> Keeper<'a> {
                 Ok(started) => started,
                 Err(error) => return DeviceFarewell::NoWorker(error),
             };
-            let farewell = self.serve_by(&socket, guards, resumes);
+            let farewell = self.serve_by(&socket, guards);
             drop(socket);
             let how = worker.end();
             if let Some(farewell) = farewell {
@@ -201,8 +205,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// `None`: the worker has died.
-    fn serve_by(&mut self, worker: &OwnedFd, guards: &[BorrowedFd<'_>], resumes: bool) -> Option<DeviceFarewell> {
-        self.begin(worker, resumes).ok()?;
+    fn serve_by(&mut self, worker: &OwnedFd, guards: &[BorrowedFd<'_>]) -> Option<DeviceFarewell> {
         if let Some(message) = &self.waiting {
             message.pass(worker).ok()?;
         }

@@ -54,7 +54,10 @@ impl Worker {
             }
         };
         let worker = Worker::with(keeper, packet).ok_or(WorkerError::NoState)?;
-        send_packet(&worker.keeper, &[&READY], &[]).map_err(|_| WorkerError::Unguarded)?;
+        if send_packet(&worker.keeper, &[&READY], &[]).is_err() {
+            end_connection(&worker.vmm);
+            return Err(WorkerError::Unguarded);
+        }
         Ok(worker)
     }
 

@@ -87,7 +87,6 @@ enum Death {
     After,
 }
 
-/// A worker that is no process.
 struct WorkerThread(Option<JoinHandle<()>>);
 
 impl WorkerThread {
@@ -396,6 +395,24 @@ fn vmm_reads_an_end_and_no_error_although_its_requests_are_unread() {
     end_connection(&kept);
     drop(kept);
     assert_eq!((&vmm).read(&mut [0; 16]).unwrap(), 0);
+}
+
+#[test]
+fn worker_whose_keeper_is_killed_while_it_starts_ends_the_connection_in_order() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (vmm, own) = UnixStream::pair().unwrap();
+    (&vmm).write_all(&message(DEVICE_INFO, 0, &[0; 16])).unwrap();
+    let device = FpgaDevice::new(CardSocket::connect(&card.path).unwrap(), LL, PciIds::default()).unwrap();
+    let mut started = None;
+    let start = |socket| -> std::io::Result<WorkerThread> {
+        started = Some(socket);
+        Err(std::io::Error::other("the keeper was killed"))
+    };
+    assert!(matches!(Keeper::new(device, &own).serve(&[], start, &|_| {}), DeviceFarewell::NoWorker(_)));
+    drop(own);
+    assert!(Worker::start(started.unwrap()).is_err());
+    assert_eq!((&vmm).read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(card.end(), (0, 0));
 }
 
 /// A xorshift generator: the same numbers each time.
