@@ -21,11 +21,17 @@ fn main() -> ExitCode {
     let Some(mut mediator) = golden::mediator(&image) else { return ExitCode::FAILURE };
     let folder = Path::new(&image).parent().unwrap_or(Path::new("."));
     let report = golden::check(&mut mediator, folder, moves);
-    report.iter().for_each(|line| println!("ok   {line}"));
-    println!("{} passed, 0 failed", report.len());
+    for line in &report {
+        match line {
+            Ok(right) => println!("ok   {right}"),
+            Err(wrong) => println!("FAIL {wrong}"),
+        }
+    }
+    let failed = report.iter().filter(|line| line.is_err()).count();
+    println!("{} passed, {failed} failed", report.len() - failed);
     if report.is_empty() {
         eprintln!("check: no accelerator of {image} has a golden.py in {}", folder.display());
         return ExitCode::FAILURE;
     }
-    ExitCode::SUCCESS
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -24,6 +24,8 @@ pub const CONTROL: u32 = 0x18;
 pub const SAMPLE_LINES: u64 = 64;
 pub const JOB_CYCLES: u64 = 25_000;
 pub const MAX_LINES: u64 = 8000;
+/// Moves of a job that will not end any more: many times as many as one of [`JOB_CYCLES`] has.
+const MOST_MOVES: u64 = 1000;
 
 /// Register and shift of SOURCE, TARGET, LINES and SCRATCH.
 pub type Streams = BTreeMap<String, (String, u32)>;
@@ -151,10 +153,17 @@ pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &G
 
 /// Runs for `cycles`; true if the job is done.
 pub fn run(mediator: &mut Mediator<Simulated>, id: VirtualId, cycles: u64) -> bool {
+    goes_on(mediator, id, cycles).unwrap()
+}
+
+/// The same; an error says why the job has failed.
+fn goes_on(mediator: &mut Mediator<Simulated>, id: VirtualId, cycles: u64) -> Result<bool, String> {
     mediator.run(cycles);
-    let status = mediator.status(id).unwrap();
-    assert!(matches!(status.phase, Phase::Running | Phase::Queued { .. } | Phase::Done), "{status:?}");
-    status.phase == Phase::Done
+    match mediator.status(id).unwrap().phase {
+        Phase::Running | Phase::Queued { .. } => Ok(false),
+        Phase::Done => Ok(true),
+        phase => Err(mediator.fault(id).map_or_else(|| format!("it is {phase:?}"), |fault| fault.to_string())),
+    }
 }
 
 /// Compares what the job wrote, that it wrote nothing behind it, and its results in registers.
@@ -165,17 +174,42 @@ pub fn compare(
     job: &Golden,
     client: &Client,
 ) {
-    let name = &kind.name;
-    for (register, expected) in &job.results {
-        let value = mediator.read(id, kind.registers[register].at, 8);
-        assert_eq!(value, Ok(ReadAnswer::Value(*expected)), "{name}: {register}");
-    }
+    differs(mediator, id, kind, job, client).unwrap_or_else(|why| panic!("{}: {why}", kind.name));
+}
+
+/// An error says where the job's results are wrong.
+fn differs(
+    mediator: &mut Mediator<Simulated>,
+    id: VirtualId,
+    kind: &PortDescription,
+    job: &Golden,
+    client: &Client,
+) -> Result<(), String> {
     let expected = bytes(&job.output);
     let memory = client.bytes();
     let output = &memory[OUTPUT as usize..STATE as usize];
-    let wrong = expected.iter().zip(output).position(|(a, b)| a != b);
-    assert_eq!(wrong, None, "{name}: first wrong byte of {}", expected.len());
-    assert!(output[expected.len()..].iter().all(|byte| *byte == 0), "{name}: writes behind its output");
+    if let Some(at) = expected.iter().zip(output).position(|(a, b)| a != b) {
+        let (byte, right, length) = (output[at], expected[at], expected.len());
+        return Err(format!("first wrong byte {at} of {length}: {byte:#04x}, expected {right:#04x}"));
+    }
+    if let Some(behind) = output[expected.len()..].iter().position(|byte| *byte != 0) {
+        let length = expected.len();
+        return Err(format!("first wrong byte {}: it writes behind the {length} bytes of its output", length + behind));
+    }
+    for (register, expected) in &job.results {
+        match mediator.read(id, kind.registers[register].at, 8) {
+            Ok(ReadAnswer::Value(value)) if value == *expected => {}
+            other => return Err(format!("{register} is {other:?}, expected {expected:#x}")),
+        }
+    }
+    Ok(())
+}
+
+/// The output has a line, not all zeros, that it must not have in the end.
+fn is_wrong_already(job: &Golden, client: &Client) -> bool {
+    let (expected, memory) = (bytes(&job.output), client.bytes());
+    let lines = expected.chunks(64).zip(memory[OUTPUT as usize..STATE as usize].chunks(64));
+    lines.into_iter().any(|(right, line)| line != right && line.iter().any(|byte| *byte != 0))
 }
 
 /// One of each kind of an image that has a golden model.
@@ -187,36 +221,53 @@ pub fn kinds(mediator: &Mediator<Simulated>) -> Vec<PortDescription> {
 
 /// Runs a job to its end without a pause; returns its cycles.
 pub fn uninterrupted(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden) -> u64 {
+    ends_right(mediator, kind, job).unwrap_or_else(|why| panic!("{}: {why}", kind.name))
+}
+
+fn ends_right(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden) -> Result<u64, String> {
     let client = Client::new(2 * MIB);
     let id = start(mediator, kind, job, &client);
     let began = mediator.board().now();
-    while !run(mediator, id, 500) {
-        assert!(mediator.board().now() < began + 4_000_000, "{} does not end", kind.name);
+    while !goes_on(mediator, id, 500)? {
+        if mediator.board().now() >= began + 4_000_000 {
+            return Err("it does not end within 4,000,000 cycles".to_owned());
+        }
     }
-    compare(mediator, id, kind, job, &client);
+    differs(mediator, id, kind, job, &client)?;
     mediator.close(id);
-    mediator.board().now() - began
+    Ok(mediator.board().now() - began)
 }
 
 /// Runs a job that is moved to the other port of its kind after up to 2,000 cycles, again and again; returns the moves in which
-/// it was saved.
-pub fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, seed: u64) -> u64 {
+/// it was saved. An error names the move after which it went wrong, as far as its output tells.
+fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, seed: u64) -> Result<u64, String> {
     let client = Client::new(2 * MIB);
     let id = start(mediator, kind, job, &client);
     let first = mediator.status(id).unwrap().port;
-    let mut random = seed;
+    let (mut random, mut moves, mut wrong_since) = (seed, 0, None);
+    let after = |moves: u64, why| match moves {
+        0 => format!("before the first move: {why}"),
+        _ => format!("after move {moves}: {why}"),
+    };
     loop {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        if run(mediator, id, 1 + (random >> 33) % 2000) {
+        if goes_on(mediator, id, 1 + (random >> 33) % 2000).map_err(|why| after(moves, why))? {
             break;
         }
+        // An accelerator may write a line twice, so that only the last one counts.
+        wrong_since = if is_wrong_already(job, &client) { wrong_since.or(Some(moves)) } else { None };
+        if moves == MOST_MOVES {
+            return Err(after(moves, "it does not end".to_owned()));
+        }
         let port = mediator.status(id).unwrap().port;
-        mediator.move_to(id, if port == first { first + 1 } else { first }).unwrap();
+        let to = if port == first { first + 1 } else { first };
+        mediator.move_to(id, to).map_err(|error| after(moves, format!("it cannot move to port {to}: {error}")))?;
+        moves += 1;
     }
-    compare(mediator, id, kind, job, &client);
-    let moves = mediator.status(id).unwrap().preemptions;
+    differs(mediator, id, kind, job, &client).map_err(|why| after(wrong_since.unwrap_or(moves), why))?;
+    let saved = mediator.status(id).unwrap().preemptions;
     mediator.close(id);
-    moves
+    Ok(saved)
 }
 
 /// Lines of a job that takes about [`JOB_CYCLES`], and the cycles of short ones from which that is computed.
@@ -225,30 +276,56 @@ pub fn usual_lines(
     folder: &Path,
     kind: &PortDescription,
 ) -> Option<(u64, [u64; 2])> {
-    let beginning = uninterrupted(mediator, kind, &golden(folder, &kind.name, 1, 1)?);
-    let cycles = uninterrupted(mediator, kind, &golden(folder, &kind.name, 2, SAMPLE_LINES)?);
-    let lines = (JOB_CYCLES * SAMPLE_LINES / (cycles - beginning).max(1)).min(MAX_LINES);
-    Some((lines, [beginning, cycles]))
+    sampled(mediator, folder, kind).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same; an error says which of the short jobs is wrong, and where.
+fn sampled(
+    mediator: &mut Mediator<Simulated>,
+    folder: &Path,
+    kind: &PortDescription,
+) -> Result<Option<(u64, [u64; 2])>, String> {
+    let mut cycles = [0; 2];
+    for (seed, lines) in [(1, 1), (2, SAMPLE_LINES)] {
+        let Some(job) = golden(folder, &kind.name, seed, lines) else { return Ok(None) };
+        let wrong = |why| format!("{}: a job of {lines} lines without a pause (seed {seed}): {why}", kind.name);
+        cycles[seed as usize - 1] = ends_right(mediator, kind, &job).map_err(wrong)?;
+    }
+    let lines = (JOB_CYCLES * SAMPLE_LINES / cycles[1].saturating_sub(cycles[0]).max(1)).min(MAX_LINES);
+    Ok(Some((lines, cycles)))
 }
 
 /// Runs jobs of each kind of accelerator in an image that has a golden model in `folder`: short ones without a pause, then longer
-/// ones that are paused and moved until `wanted` of them were saved. Returns a line for each kind.
-pub fn check(mediator: &mut Mediator<Simulated>, folder: &Path, wanted: u64) -> Vec<String> {
-    let mut lines_of_report = Vec::new();
-    for kind in kinds(mediator) {
-        let Some((lines, [beginning, cycles])) = usual_lines(mediator, folder, &kind) else { continue };
-        let (mut moves, mut jobs) = (0, 0);
-        while moves < wanted {
-            jobs += 1;
-            let job = golden(folder, &kind.name, 2 + jobs, lines).unwrap();
-            moves += moved(mediator, &kind, &job, jobs);
-            assert!(jobs < 10 || moves > 0, "{}: jobs of {lines} lines are never saved", kind.name);
+/// ones that are paused and moved until `wanted` of them were saved. Returns a line for each kind, an error for one that is wrong:
+/// it names the job, the move and the first wrong byte.
+pub fn check(mediator: &mut Mediator<Simulated>, folder: &Path, wanted: u64) -> Vec<Result<String, String>> {
+    kinds(mediator).iter().filter_map(|kind| check_kind(mediator, folder, kind, wanted).transpose()).collect()
+}
+
+fn check_kind(
+    mediator: &mut Mediator<Simulated>,
+    folder: &Path,
+    kind: &PortDescription,
+    wanted: u64,
+) -> Result<Option<String>, String> {
+    let name = &kind.name;
+    let Some((lines, [beginning, cycles])) = sampled(mediator, folder, kind)? else { return Ok(None) };
+    let (mut moves, mut jobs) = (0, 0);
+    while moves < wanted {
+        jobs += 1;
+        let Some(job) = golden(folder, name, 2 + jobs, lines) else { return Ok(None) };
+        let wrong = |why| format!("{name}: job {jobs} of {lines} lines (seed {}) {why}", 2 + jobs);
+        moves += moved(mediator, kind, &job, jobs).map_err(wrong)?;
+        if jobs == 10 && moves == 0 {
+            return Err(format!(
+                "{name}: jobs of {lines} lines are never saved: there is no other port for it, or they are too short"
+            ));
         }
-        lines_of_report.push(format!(
-            "{}: 1 line in {beginning}, {SAMPLE_LINES} in {cycles} cycles; {moves} moves in {jobs} jobs of {lines} lines",
-            kind.name
-        ));
     }
-    assert_eq!(mediator.board().escaped(), 0);
-    lines_of_report
+    if mediator.board().escaped() != 0 {
+        return Err(format!("{name}: requests left their IO slice"));
+    }
+    Ok(Some(format!(
+        "{name}: 1 line in {beginning}, {SAMPLE_LINES} in {cycles} cycles; {moves} moves in {jobs} jobs of {lines} lines"
+    )))
 }
