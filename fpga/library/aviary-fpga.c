@@ -3,6 +3,8 @@
 #include "internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +14,10 @@
 
 /* The register that starts a job. */
 #define CONTROL 0x18
-/* A thread that waits lets others in after so many milliseconds. */
-#define WAIT_MS 50
+/* Milliseconds after which a thread that waits for the end of a job looks at it, although nothing has told it. */
+#define WAIT_MS 1000
+/* The same where nothing can tell it. */
+#define LOOK_MS 50
 
 int fpga_ask(aviary_fpga *card, struct request request, int descriptor, struct reply *reply)
 {
@@ -123,6 +127,7 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
         return -ENOMEM;
     pthread_mutex_init(&card->lock, NULL);
     card->file = card->socket = -1;
+    card->end = UNASKED;
     error = greet(card, hello, &reply);
     if (!error)
         error = set_up(card, reply.words[1], reply.words[2]);
@@ -134,6 +139,14 @@ EXPORTED int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator)
     return 0;
 }
 
+/* With the lock: nothing tells the ends of jobs any more. */
+static void forget_end(aviary_fpga *card)
+{
+    if (card->end >= 0)
+        close(card->end);
+    card->end = UNTOLD;
+}
+
 /* Leaves the card; the region is still there. */
 static void leave(aviary_fpga *card)
 {
@@ -142,6 +155,7 @@ static void leave(aviary_fpga *card)
         close(card->socket);
     if (card->function)
         fpga_function_close(card->function);
+    forget_end(card);
 }
 
 static void drop(aviary_fpga *card)
@@ -244,9 +258,55 @@ static int phase_of(aviary_fpga *card, uint64_t *phase)
     return error;
 }
 
+/* Has the ends of jobs told, and takes what was told before. True: there was something new, and the job may have ended since. */
+static int expect_end(aviary_fpga *card)
+{
+    struct pollfd polled = {.events = POLLIN};
+    struct reply reply;
+    uint64_t count;
+    int news = 0;
+
+    pthread_mutex_lock(&card->lock);
+    if (card->end == UNASKED) {
+        int error = card->function ? fpga_function_event(card->function, 0, &card->end)
+                                   : fpga_exchange(card->socket, (struct request){INTERRUPT, 0, {0}}, -1, &reply, &card->end);
+
+        if (error || card->end < 0)
+            card->end = UNTOLD;
+        news = 1;
+    }
+    polled.fd = card->end;
+    if (card->end >= 0 && poll(&polled, 1, 0) == 1) {
+        /* Whoever sends anything else, or nothing more, is no card of ours. */
+        if (read(card->end, &count, sizeof count) != sizeof count)
+            forget_end(card);
+        news = 1;
+    }
+    pthread_mutex_unlock(&card->lock);
+    return news;
+}
+
+/* Waits until the end of a job is told, the card has ended, or so many milliseconds. True: in vain, for as long as one has to. */
+static int await_end(aviary_fpga *card, int64_t most)
+{
+    struct pollfd polled[2] = {{.events = POLLIN}, {.fd = card->socket}};
+    int64_t wait, found;
+
+    pthread_mutex_lock(&card->lock);
+    /* Another thread may ask for interrupts of the program's own meanwhile, which closes it. */
+    polled[0].fd = card->end >= 0 ? fcntl(card->end, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&card->lock);
+    wait = polled[0].fd >= 0 ? WAIT_MS : LOOK_MS;
+    found = poll(polled, 2, (int)(wait < most ? wait : most));
+    if (polled[0].fd >= 0)
+        close(polled[0].fd);
+    return found == 0 && polled[0].fd >= 0 && wait <= most;
+}
+
 EXPORTED int aviary_fpga_wait(aviary_fpga *card, int timeout_ms)
 {
     int64_t end = now_ms() + timeout_ms;
+    int in_vain = 0, is_ready = 0;
 
     for (;;) {
         uint64_t phase;
@@ -255,13 +315,23 @@ EXPORTED int aviary_fpga_wait(aviary_fpga *card, int timeout_ms)
 
         if (error)
             return error;
-        if (phase != AVIARY_FPGA_QUEUED && phase != AVIARY_FPGA_RUNNING)
+        if (phase != AVIARY_FPGA_QUEUED && phase != AVIARY_FPGA_RUNNING) {
+            /* It has ended, and nobody was told: interrupts do not come. */
+            if (in_vain) {
+                pthread_mutex_lock(&card->lock);
+                forget_end(card);
+                pthread_mutex_unlock(&card->lock);
+            }
             return phase == AVIARY_FPGA_FAILED ? -EIO : 0;
+        }
         if (left <= 0)
             return -ETIMEDOUT;
-        error = fpga_ask_locked(card, (struct request){WAIT, (uint32_t)(left < WAIT_MS ? left : WAIT_MS), {0}}, NULL);
-        if (error)
-            return error;
+        if (!is_ready && expect_end(card)) {
+            is_ready = 1;
+            continue;
+        }
+        in_vain = await_end(card, left);
+        is_ready = 0;
     }
 }
 
@@ -271,6 +341,9 @@ EXPORTED int aviary_fpga_event(aviary_fpga *card, unsigned vector, int *descript
     int error;
 
     pthread_mutex_lock(&card->lock);
+    /* From now on the program is told. */
+    if (vector == 0)
+        forget_end(card);
     if (card->function)
         error = fpga_function_event(card->function, vector, descriptor);
     else
@@ -350,7 +423,7 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case EFAULT: return "the memory is not the program's alone: it is not mapped, not writable, or shared with other processes";
     case EEXIST: return "the memory is mapped for the accelerator already";
     case ENOMEM: return "there is no more memory for the accelerator: free some, or raise the limit (fpga_memory of the tenant on a node)";
-    case E2BIG: return "more than 65,536 pages are mapped: use memory whose address and offset in its file are multiples of 2 MB, or free some";
+    case E2BIG: return "more than 65,536 pages are mapped: use memory whose address and offset in its file are multiples of 2 MB, or free some; after an unmap in a virtual machine: other memory in the same 2 MB was unmapped, too";
     case EMFILE: return "the card has as many files of this program as it takes (64), or as many of all as it may open: free memory of other files, or start the card with a higher limit (ulimit -n)";
     case EBADF: return "the file is no memfd of ordinary pages, sealed against shrinking, with so many bytes";
     case EBUSY: return "a job is queued or runs: wait for it, or reset the accelerator";

@@ -6,8 +6,8 @@
  *
  * The card is simulated; its environment variable AVIARY_FPGA=unix:PATH is set by `aviary run --fpga`.
  *
- * Functions return 0 or a negative error, which aviary_fpga_explain() explains. They may be called from several threads; a
- * thread that waits keeps others from the same accelerator for 50 ms at most.
+ * Functions return 0 or a negative error, which aviary_fpga_explain() explains. They may be called from several threads; one that
+ * waits keeps none from the same accelerator.
  */
 #ifndef AVIARY_FPGA_H
 #define AVIARY_FPGA_H
@@ -105,7 +105,8 @@ int aviary_fpga_map(aviary_fpga *accelerator, void **memory, size_t bytes, unsig
 int aviary_fpga_map_file(aviary_fpga *accelerator, int file, uint64_t offset, size_t bytes, unsigned flags, uint64_t *io_address);
 /* Ends that. No request of the accelerator is under way there any more. */
 int aviary_fpga_unmap_file(aviary_fpga *accelerator, uint64_t io_address);
-/* Ends a mapping of aviary_fpga_map. Memory that the program had before stays, as private memory with its content. */
+/* Ends a mapping of aviary_fpga_map. Memory that the program had before stays, as private memory with its content. -E2BIG in a
+ * virtual machine: it is done, and other memory in the same 2 MB was unmapped, too. */
 int aviary_fpga_unmap(aviary_fpga *accelerator, void *memory);
 
 /* Starts a job with the registers' values. */

@@ -61,12 +61,17 @@ struct block {
 /* A PCI function of a virtual machine. */
 struct fpga_function;
 
+/* Values that are no descriptor. */
+enum { UNTOLD = -1, UNASKED = -2 };
+
 struct aviary_fpga {
     /* One request at a time, and the blocks. */
     pthread_mutex_t lock;
     /* The card: a socket, or a function; -1 and NULL where it is the other. */
     int socket;
     struct fpga_function *function;
+    /* The descriptor that is readable after a job has ended: UNASKED: it was not needed yet. UNTOLD: there is none. */
+    int end;
     /* The region: reserved from `reserved` on, used from `region` on, which is aligned to 2 MB. */
     char *reserved, *region;
     size_t reserved_bytes, region_bytes;
@@ -118,6 +123,7 @@ int fpga_function_phase(struct fpga_function *function, uint64_t *phase);
 int fpga_function_event(struct fpga_function *function, unsigned vector, int *descriptor);
 /* Pins memory of this process and has the accelerator see it. -ENOMEM: the card refused it. -ENOLCK: too much is pinned. */
 int fpga_function_map(struct fpga_function *function, const void *memory, uint64_t io_address, size_t bytes, int writable);
+/* -E2BIG: it is done, and has taken more, since the rest of a large page had no room in the card's page table. */
 int fpga_function_unmap(struct fpga_function *function, uint64_t io_address, size_t bytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +20,16 @@
 
 /* Where the kernel shows functions that are bound to vfio-pci, and where VFIO's files are. */
 #define BOUND "/sys/bus/pci/drivers/vfio-pci"
+/* All functions, and the class of ours, a processing accelerator. */
+#define FUNCTIONS "/sys/bus/pci/devices"
+#define ACCELERATOR "0x120000"
 #define VFIO "/dev/vfio"
 #define PAGE ((size_t)4096)
 #define VECTORS 4
 
 /* Registers of the second page (crates/fpga/src/device/control_page.rs). */
 enum { MAGIC = 0x00, CONTROL_VERSION = 0x08, GUID = 0x10, STATE_BYTES = 0x20, SLICE_BYTES = 0x28, SET_BASE = 0x30, STATE_ADDRESS = 0x38,
-       SET_RESET = 0x40, ERROR = 0x48, STATUS = 0x50, FAULT_CAUSE = 0x88, REFUSED_MAPS = 0xa8 };
+       SET_RESET = 0x40, ERROR = 0x48, STATUS = 0x50, FAULT_CAUSE = 0x88, REFUSED_MAPS = 0xa8, LOST_UNMAPS = 0xe8 };
 /* Registers from STATUS on, in the order of INFO's words; a bit for each that counts for as long as the device lives. */
 enum { INFO_WORDS = 7, COUNTS = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 };
 /* "AVIARYFP". */
@@ -41,14 +44,17 @@ struct fpga_function {
     int container, group, device;
     /* The accelerator's page, and the one with the registers above. */
     volatile char *page, *control;
-    /* Descriptors of vectors: -1 where the program has asked for none, and the one on which this library waits. */
-    int own_event;
     int has_vectors;
-    /* Maps that the card has refused, as far as it is known here. */
-    uint64_t refused;
+    /* It counts as one that this process has. */
+    int is_held;
+    /* Maps that the card has refused, and unmaps that took more, as far as it is known here. */
+    uint64_t refused, lost;
     /* What programs before this one have left in the counts of INFO. */
     uint64_t before[INFO_WORDS];
 };
+
+/* Functions that this process has. */
+static atomic_int held;
 
 static uint64_t load(volatile char *page, size_t offset)
 {
@@ -62,6 +68,7 @@ static void store(volatile char *page, size_t offset, uint64_t value)
 
 void fpga_function_close(struct fpga_function *function)
 {
+    atomic_fetch_sub(&held, function->is_held);
     if (function->control)
         munmap((void *)function->control, PAGE);
     if (function->page)
@@ -73,8 +80,6 @@ void fpga_function_close(struct fpga_function *function)
         close(function->group);
     if (function->container >= 0)
         close(function->container);
-    if (function->own_event >= 0)
-        close(function->own_event);
     free(function);
 }
 
@@ -139,7 +144,7 @@ static int open_function(const char *address, struct fpga_function **opened)
 
     if (!function)
         return -ENOMEM;
-    function->container = function->group = function->device = function->own_event = -1;
+    function->container = function->group = function->device = -1;
     error = open_group(function, address);
     if (!error)
         error = allow_bus_master(function->device);
@@ -159,8 +164,34 @@ static int open_function(const char *address, struct fpga_function **opened)
     return error;
 }
 
+/* Why no function is bound. -ENOTSUP: there is one that could be ours, and the kernel has no IOMMU for it. */
+static int why_unbound(void)
+{
+    DIR *all = opendir(FUNCTIONS);
+    struct dirent *entry;
+    int why = -EDESTADDRREQ;
+
+    while (all && why == -EDESTADDRREQ && (entry = readdir(all))) {
+        char path[sizeof FUNCTIONS + NAME_MAX + 16], class[sizeof ACCELERATOR] = "";
+        FILE *file;
+
+        snprintf(path, sizeof path, FUNCTIONS "/%s/class", entry->d_name);
+        file = fopen(path, "re");
+        if (file && fgets(class, sizeof class, file) && strcmp(class, ACCELERATOR) == 0) {
+            snprintf(path, sizeof path, FUNCTIONS "/%s/iommu_group", entry->d_name);
+            if (access(path, F_OK) != 0)
+                why = -ENOTSUP;
+        }
+        if (file)
+            fclose(file);
+    }
+    if (all)
+        closedir(all);
+    return why;
+}
+
 /* Calls `visit` with each accelerator until it returns nonzero, which it then keeps open. Returns what it returned; 0: there was
- * none or only others, and `*why` is the first reason why one could not be opened, or 0. -EDESTADDRREQ: no function is bound. */
+ * none or only others, and `*why` is the first reason why one could not be opened, or 0. -EDESTADDRREQ, -ENOTSUP: none is bound. */
 static int visit_functions(int (*visit)(struct fpga_function *function, void *argument), void *argument, int *why)
 {
     DIR *bound = opendir(BOUND);
@@ -187,7 +218,7 @@ static int visit_functions(int (*visit)(struct fpga_function *function, void *ar
     }
     if (bound)
         closedir(bound);
-    return count ? result : -EDESTADDRREQ;
+    return count ? result : why_unbound();
 }
 
 static int registers_of(struct fpga_function *function, size_t first, unsigned count, struct reply *reply)
@@ -231,6 +262,8 @@ int fpga_function_open(const uint64_t guid[2], struct fpga_function **function, 
     if (!result)
         return why ? why : -ENOENT;
     *function = wanted.found;
+    wanted.found->is_held = 1;
+    atomic_fetch_add(&held, 1);
     /* Whatever an earlier program has left. */
     store(wanted.found->control, SET_RESET, RESET_ALL);
     for (unsigned i = 0; i < INFO_WORDS; i++)
@@ -264,8 +297,8 @@ int fpga_function_list(struct aviary_fpga_port *ports, unsigned room, unsigned *
     *count = listing.count;
     if (result)
         return result;
-    /* One that another program has is there all the same, but cannot be asked what it is. */
-    return listing.count || why == -EADDRINUSE ? 0 : why;
+    /* One that this program has is there all the same, but cannot be asked again. */
+    return listing.count || (why == -EADDRINUSE && atomic_load(&held)) ? 0 : why;
 }
 
 /* Has the kernel raise `event` at a vector; at the first call all vectors are made. */
@@ -305,32 +338,8 @@ int fpga_function_event(struct fpga_function *function, unsigned vector, int *de
         close(event);
         return error;
     }
-    if (vector == 0 && function->own_event >= 0) {
-        close(function->own_event);
-        function->own_event = -1;
-    }
     *descriptor = event;
     return 0;
-}
-
-/* Waits for an interrupt, or so many milliseconds. Without interrupts time passes all the same, and the caller looks again. */
-static void await(struct fpga_function *function, int ms)
-{
-    struct pollfd polled;
-    uint64_t count;
-
-    if (!function->has_vectors) {
-        function->own_event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (function->own_event >= 0 && raise_at(function, 0, function->own_event) != 0) {
-            close(function->own_event);
-            function->own_event = -1;
-        }
-    }
-    polled = (struct pollfd){.fd = function->own_event, .events = POLLIN};
-    poll(&polled, 1, ms);
-    /* Nothing to read means that the time has passed. */
-    if (function->own_event >= 0 && read(function->own_event, &count, sizeof count) < 0)
-        return;
 }
 
 /* The errno of the last write that the card has answered. */
@@ -381,7 +390,6 @@ int fpga_function_ask(struct fpga_function *function, const struct request *requ
     case RESET: store(function->control, SET_RESET, RESET_JOB); return answered(function);
     case INFO: return info(function, reply);
     case FAULT: return registers_of(function, FAULT_CAUSE, 4, reply);
-    case WAIT: await(function, (int)request->small); return 0;
     case UNMAP: return fpga_function_unmap(function, request->words[0], request->words[1]);
     default: return -ENOSYS;
     }
@@ -414,5 +422,13 @@ int fpga_function_unmap(struct fpga_function *function, uint64_t io_address, siz
 {
     struct vfio_iommu_type1_dma_unmap unmap = {.argsz = sizeof unmap, .iova = io_address, .size = bytes};
 
-    return ioctl(function->container, VFIO_IOMMU_UNMAP_DMA, &unmap) == 0 ? 0 : -errno;
+    uint64_t lost;
+
+    if (ioctl(function->container, VFIO_IOMMU_UNMAP_DMA, &unmap) != 0)
+        return -errno;
+    lost = load(function->control, LOST_UNMAPS);
+    if (lost == function->lost || lost == UINT64_MAX)
+        return 0;
+    function->lost = lost;
+    return -E2BIG;
 }

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define LL "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002"
@@ -19,6 +20,28 @@ static void check(int right, const char *text)
     }
 }
 
+/* A job that never ends is waited for without a look at it every few milliseconds; one that ends is not missed. */
+static void sleeps(void)
+{
+    aviary_fpga *walker;
+    struct rusage before, after;
+    uint64_t *node;
+
+    check(aviary_fpga_connect(LL, &walker) == 0, "connect");
+    node = aviary_fpga_malloc(walker, 1);
+    node[0] = (uintptr_t)node;
+    check(aviary_fpga_write(walker, HEAD, (uintptr_t)node) == 0 && aviary_fpga_start(walker) == 0, "start");
+    getrusage(RUSAGE_SELF, &before);
+    check(aviary_fpga_wait(walker, 2500) == -ETIMEDOUT, "it runs");
+    getrusage(RUSAGE_SELF, &after);
+    check(after.ru_nvcsw - before.ru_nvcsw < 25, "the thread sleeps");
+    node[0] = 0;
+    check(aviary_fpga_wait(walker, -1) == 0, "its end");
+    for (int round = 0; round < 100; round++)
+        check(aviary_fpga_start(walker) == 0 && aviary_fpga_wait(walker, -1) == 0, "further jobs");
+    aviary_fpga_disconnect(walker);
+}
+
 int main(void)
 {
     aviary_fpga *walker;
@@ -27,6 +50,7 @@ int main(void)
     uint64_t *node, sum, count;
     int other, again;
 
+    sleeps();
     check(aviary_fpga_connect(LL, &walker) == 0, "connect");
     node = aviary_fpga_malloc(walker, 1);
     check(node != NULL, "memory");
