@@ -4,6 +4,7 @@
  *   wait           a job that reads for ever; ends when the card or the device does
  *   bother TIMES   such a job, with so many reads of a register for each page of 4 KB that is mapped and unmapped at the same time,
  *                  of which there are a tenth; then it waits
+ *   as USER PROGRAM    runs another program as this user id
  * A third word is the user id under which it does so. */
 #define _GNU_SOURCE
 #include <aviary-fpga.h>
@@ -130,6 +131,11 @@ int main(int count, char **words)
     size_t bytes = count > 2 ? strtoul(words[2], NULL, 0) : 1 << 20;
 
     setlinebuf(stdout);
+    if (count > 3 && strcmp(words[1], "as") == 0) {
+        if (setuid((uid_t)atoi(words[2])) == 0)
+            execv(words[3], words + 3);
+        must(-errno, "as");
+    }
     if (count > 3 && setuid((uid_t)atoi(words[3])) != 0)
         must(-errno, "setuid");
     must(aviary_fpga_connect(NLB, &nlb), "connect");

@@ -60,15 +60,17 @@ def module(folder, name):
     return lzma.decompress(packed.read_bytes()) if packed.exists() else file.read_bytes() if file.exists() else None
 
 
-def initramfs(to, programs, modules=FETCHED / "modules"):
-    """A guest with busybox, the kernel's own modules for VFIO, and these programs."""
-    parts = [entry(folder, 0o40755) for folder in ("bin", "modules", "opt")]
+def initramfs(to, programs, modules=FETCHED / "modules", libraries=()):
+    """A guest with busybox, the kernel's own modules for VFIO, these programs, and libraries of them by their places."""
+    parts = [entry(folder, 0o40755) for folder in ("bin", "modules", "opt", "lib", "lib64")]
     parts.append(entry("init", 0o100755, INIT.encode()))
     parts.append(entry("bin/busybox", 0o100755, (FETCHED / "busybox").read_bytes()))
     found = [(Path(name).name, module(modules, name)) for name in MODULES]
     parts += [entry(f"modules/{name}.ko", 0o100644, data) for name, data in found if data]
     for program in programs:
         parts.append(entry(f"opt/{program.name}", 0o100755, program.read_bytes()))
+    for place, library in libraries:
+        parts.append(entry(place, 0o100755, Path(library).read_bytes()))
     to.write_bytes(b"".join(parts) + entry("TRAILER!!!", 0))
 
 
@@ -94,14 +96,15 @@ class Device:
 class Machine:
     """A virtual machine with a shell on its serial line."""
 
-    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None, kernel=FETCHED / "vmlinuz"):
+    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None, kernel=FETCHED / "vmlinuz", iommu=True):
         self.device = None if socket else Device(directory, card, name, user)
         self.errors, self.lines = directory / f"qemu-{name}", queue.Queue()
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
-                   "-nodefaults", "-no-reboot", "-serial", "stdio", "-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48",
+                   "-nodefaults", "-no-reboot", "-serial", "stdio",
                    "-kernel", kernel, "-initrd", image, "-append", "console=ttyS0 quiet no_timer_check panic=-1 intel_iommu=on"]
         place = f'"socket":{{"type":"unix","path":"{socket or self.device.socket}"}}'
+        command += ["-device", "intel-iommu,caching-mode=on,intremap=on,aw-bits=48"] if iommu else []
         command += ["-device", f'{{"driver":"vfio-user-pci","addr":"4.0",{place}}}']
         with self.errors.open("w", encoding="utf-8") as errors:
             self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,

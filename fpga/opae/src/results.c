@@ -27,15 +27,18 @@ fpga_result result_of(int error, const char *function)
     case ECONNREFUSED:
     case ENXIO:
     case ENODEV:
+    case ENOTSUP:
     case EPROTONOSUPPORT: return FPGA_NO_DRIVER;
     case ENOENT: return FPGA_NOT_FOUND;
     case EACCES: return FPGA_NO_ACCESS;
     case EUSERS:
     case EAGAIN:
     case ENOSPC:
+    case EADDRINUSE:
     case EBUSY: return FPGA_BUSY;
     case E2BIG:
     case EMFILE:
+    case ENOLCK:
     case ENOMEM: return FPGA_NO_MEMORY;
     case EFAULT:
     case EEXIST:
