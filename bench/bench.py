@@ -215,7 +215,7 @@ def bars(results):
 
 def plot(results, json_file):
     """Pictures of what plots.py can draw, beside the JSON file, or where bench builds its programs."""
-    if not any(name.startswith(("fair.", "vm.bulk.")) for name in results):
+    if not any(name.startswith(("fair.", "vm.bulk.", "fpga.")) for name in results):
         return
     if not PLOTTER.exists():
         print("plots are skipped: matplotlib is not there (./x setup installs it)", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Pictures of what `./x bench fair` measured, one PNG per experiment, and of `./x bench vm.bulk`.
+"""Pictures of what `./x bench fair` measured, one PNG per experiment, of `./x bench vm.bulk` and `./x bench fpga`.
 
-    plots.py START <results.json      writes START.EXPERIMENT.png, START.vm-bulk.png
+    plots.py START <results.json      writes START.EXPERIMENT.png, START.vm-bulk.png, START.fpga-*
 
 Needs matplotlib, which `./x setup` installs into a folder of its own; bench.py runs this with that one.
 """
@@ -13,6 +13,7 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")
+import fpga_plots  # noqa: E402
 from matplotlib import pyplot  # noqa: E402
 
 # Targets of DESIGN and the papers for the figure, drawn as a line.
@@ -121,6 +122,8 @@ def main():
     for experiment, kinds in sorted_by_kind(results).items():
         file = f"{start}.{experiment}.png"
         draw(experiment, kinds, file)
+        print(f"wrote {file}")
+    for file in fpga_plots.draw(results, start):
         print(f"wrote {file}")
 
 
