@@ -4,6 +4,8 @@
  *   wait           a job that reads for ever; ends when the card or the device does
  *   bother TIMES   such a job, with so many reads of a register for each page of 4 KB that is mapped and unmapped at the same time,
  *                  of which there are a tenth; then it waits
+ *   walk               as wait, with LL and a list without an end
+ *   stray TIMES        as bother, with LL
  *   as USER PROGRAM    runs another program as this user id
  * A third word is the user id under which it does so. */
 #define _GNU_SOURCE
@@ -17,11 +19,15 @@
 #include <unistd.h>
 
 #define NLB "d8424dc4-a4a3-c413-f89e-433683f9040b"
+#define LL "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002"
 #define LINE 64
+/* A register of LL. */
+#define HEAD 0x40
 /* Registers of NLB and bits of CTL and CFG. */
 enum { DSM_BASE = 0x110, SRC_ADDR = 0x120, DST_ADDR = 0x128, NUM_LINES = 0x130, CTL = 0x138, CFG = 0x140 };
 enum { OUT_OF_RESET = 1, START = 2, CONTINUOUS = 2 };
 
+/* Or an LL. */
 static aviary_fpga *nlb;
 
 static void must(int error, const char *what)
@@ -109,7 +115,7 @@ static void small_pages(size_t bytes)
 }
 
 /* Registers are read, and memory is mapped and unmapped while the job runs. */
-static void bother(size_t times)
+static void bother(uint32_t plain, size_t times)
 {
     unsigned char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint64_t value;
@@ -117,13 +123,37 @@ static void bother(size_t times)
     if (page == MAP_FAILED)
         must(-ENOMEM, "mmap");
     for (size_t i = 0; i < times; i++) {
-        must(aviary_fpga_read(nlb, NUM_LINES, &value), "read");
+        must(aviary_fpga_read(nlb, plain, &value), "read");
         if (i % 10)
             continue;
         must(aviary_fpga_map(nlb, (void **)&page, 4096, AVIARY_FPGA_EXISTING, NULL), "map");
         must(aviary_fpga_unmap(nlb, page), "unmap");
     }
     printf("bothered\n");
+}
+
+/* A job that does not end. */
+static void endless(const char *guid)
+{
+    uint64_t *memory;
+
+    must(aviary_fpga_connect(guid, &nlb), "connect");
+    memory = mapped(1 << 20);
+    if (strcmp(guid, LL) == 0) {
+        memory[0] = (uintptr_t)memory;
+        must(aviary_fpga_write(nlb, HEAD, (uintptr_t)memory), "HEAD");
+        must(aviary_fpga_start(nlb), "start");
+    } else {
+        start(memory, memory, 1 << 20, CONTINUOUS);
+    }
+    /* The interrupt is set up now, too. */
+    if (aviary_fpga_wait(nlb, 100) == -ETIMEDOUT)
+        printf("the job runs\n");
+}
+
+static int is_one_of(const char *word, const char *one, const char *other)
+{
+    return word && (strcmp(word, one) == 0 || (other && strcmp(word, other) == 0));
 }
 
 int main(int count, char **words)
@@ -138,17 +168,22 @@ int main(int count, char **words)
     }
     if (count > 3 && setuid((uid_t)atoi(words[3])) != 0)
         must(-errno, "setuid");
-    must(aviary_fpga_connect(NLB, &nlb), "connect");
-    if (count > 1 && (strcmp(words[1], "wait") == 0 || strcmp(words[1], "bother") == 0)) {
-        void *memory = mapped(1 << 20);
-        start(memory, memory, 1 << 20, CONTINUOUS);
-        /* The interrupt is set up now, too. */
-        if (aviary_fpga_wait(nlb, 100) == -ETIMEDOUT)
-            printf("the job runs\n");
-        if (strcmp(words[1], "bother") == 0)
-            bother(bytes);
+    if (is_one_of(words[1], "walk", "stray")) {
+        endless(LL);
+        if (strcmp(words[1], "stray") == 0)
+            bother(HEAD, bytes);
         must(aviary_fpga_wait(nlb, -1), "wait");
-    } else if (count > 1 && strcmp(words[1], "pages") == 0) {
+        return 0;
+    }
+    if (is_one_of(words[1], "wait", "bother")) {
+        endless(NLB);
+        if (strcmp(words[1], "bother") == 0)
+            bother(NUM_LINES, bytes);
+        must(aviary_fpga_wait(nlb, -1), "wait");
+        return 0;
+    }
+    must(aviary_fpga_connect(NLB, &nlb), "connect");
+    if (is_one_of(words[1], "pages", NULL)) {
         small_pages(bytes);
     } else {
         copy_once(bytes);

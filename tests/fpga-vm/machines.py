@@ -14,6 +14,7 @@ from harness.process import AVIARY, HANG, ROOT, Skipped, Wrong, run, wait_until
 HERE = Path(__file__).resolve().parent
 FETCHED = ROOT / "target/cache/vm"
 NLB = "d8424dc4-a4a3-c413-f89e-433683f9040b"
+LL = "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002"
 # Seconds: on a busy machine without hardware for VMs.
 BOOT = 400
 # In the order in which they are loaded. Nothing of ours is among them.
@@ -77,13 +78,13 @@ def initramfs(to, programs, modules=FETCHED / "modules", libraries=()):
 class Device:
     """The process that is a machine's accelerator."""
 
-    def __init__(self, directory, card, name, user=None):
+    def __init__(self, directory, card, name, user=None, guid=NLB):
         self.socket, self.log = directory / f"{name}.vfio", directory / f"device-{name}"
         options = {"user": user, "group": user, "extra_groups": []} if user else {}
         with contextlib.suppress(FileNotFoundError):
             self.socket.unlink()
         with self.log.open("w", encoding="utf-8") as log:
-            self.process = subprocess.Popen([AVIARY, "fpga-device", NLB, "--card", f"unix:{card}", "--listen", f"unix:{self.socket}"],
+            self.process = subprocess.Popen([AVIARY, "fpga-device", guid, "--card", f"unix:{card}", "--listen", f"unix:{self.socket}"],
                                             stderr=log, **options)
         wait_until(HANG, f"the device {name} listens: {self.log.read_text()}", lambda: self.socket.exists() or self.process.poll())
 
@@ -96,8 +97,9 @@ class Device:
 class Machine:
     """A virtual machine with a shell on its serial line."""
 
-    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None, kernel=FETCHED / "vmlinuz", iommu=True):
-        self.device = None if socket else Device(directory, card, name, user)
+    def __init__(self, directory, image, card, name, memory="768M", user=None, socket=None, kernel=FETCHED / "vmlinuz", iommu=True,
+                 guid=NLB):
+        self.device = None if socket else Device(directory, card, name, user, guid)
         self.errors, self.lines = directory / f"qemu-{name}", queue.Queue()
         command = [FETCHED / "qemu-system-x86_64", "-M", "q35,kernel-irqchip=off", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", memory,
                    "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "memory-backend=mem", "-display", "none",
