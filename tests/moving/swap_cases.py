@@ -113,6 +113,17 @@ def swap_is_refused_without_host_memory(tools):
                 nothing_is_left(node, str(options))
 
 
+def program_without_shared_memory_is_refused_and_goes_on(tools):
+    with node_and_guests(tools) as (node, environment):
+        program = Told(tools, node, environment | {"AVIARY_TRANSPORT": "stream"})
+        status, answer = swap(node, "out", program.session, "--wait", 0)
+        if status != 1 or answer["place"] != "in" or "shares no memory" not in answer["refused"]:
+            raise Wrong(f"{status}: {answer}")
+        runs(program)
+        program.end()
+        nothing_is_left(node, "after a refusal")
+
+
 def processor_time(process):
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
@@ -307,6 +318,7 @@ ALL = {
     "swap": session_stays_in_its_process_and_its_call_brings_its_memory_back,
     "swap-moves": session_that_is_out_does_not_move_and_one_that_moved_swaps,
     "swap-no-room": swap_is_refused_without_host_memory,
+    "swap-stream": program_without_shared_memory_is_refused_and_goes_on,
     "swap-idle": session_that_is_out_uses_no_processor_time,
     "swap-death": death_while_memory_is_out_loses_that_session_alone,
     "swap-death-on-the-way": death_on_the_way_loses_that_session_alone,

@@ -102,9 +102,10 @@ fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
 }
 
 /// Node and module may be of different builds: who does not say so gives no orders, and gets none.
-fn tell_swaps(config: &Assignment, arrival: Arrival<'_>, session: &Session) {
+/// `streamed`: lanes that cannot be stopped while they wait.
+fn tell_swaps(config: &Assignment, arrival: Arrival<'_>, streamed: bool, session: &Session) {
     let able = session.api.handle_types.iter().any(|ty| ty.evictable.is_some());
-    let able = able && config.swappable && matches!(arrival, Arrival::Attaches);
+    let able = able && config.swappable && !streamed && matches!(arrival, Arrival::Attaches);
     if let Some(orders) = session.orders.as_ref().filter(|_| able) {
         // A node that does not listen has gone.
         let _ = crate::moving::report(orders, &MoveReport::Swap(SwapReport::Able));
@@ -225,7 +226,8 @@ fn admit(
     let peer = Peer::new(journal, Some(ControlSocket::new(socket)), connection.printed.take());
     let log = if config.movable { ObjectLog::on() } else { ObjectLog::off() };
     // Lanes that are streams cannot stop.
-    let move_every = config.move_every.filter(|_| !arena.streamed());
+    let streamed = arena.streamed();
+    let move_every = config.move_every.filter(|_| !streamed);
     let orders = connection.orders.take();
     let rooms = Rooms::new(&config.shared_memory, orders.as_ref()).map_err(|e| failed("the orders' socket", &e))?;
     let accounts = Accounts::new(api, gate, Policy::new(api, &config), stats, rooms, journal);
@@ -234,7 +236,7 @@ fn admit(
     session.peer.set_heard(matches!(arrival, Arrival::Attaches));
     clock::start();
     ffi::announce(&session);
-    tell_swaps(&config, arrival, &session);
+    tell_swaps(&config, arrival, streamed, &session);
     let threads = config.threads.unwrap_or(MAX_LANES).min(MAX_LANES);
     Ok(Admitted { session, arena, threads, parked: config.parked, rehearsal: config.rehearsal })
 }

@@ -167,7 +167,8 @@ fn unfit(state: &CoreState, session: u64) -> Option<&'static str> {
     }
     if !known.swaps {
         return Some(
-            "no object of its API has memory that can leave (evictable), or its module was built before that was known",
+            "no object of its API has memory that can leave (evictable), its program shares no memory with its API server \
+             (--mirror), or its module was built before that was known",
         );
     }
     (!matches!(known.state, SessionState::Running)).then_some("it is still attaching")
