@@ -161,6 +161,8 @@ pub struct HandleType {
     pub remade: Option<RemadeFunctions>,
     /// Objects with device memory that can leave the device.
     pub evictable: Option<EvictFunctions>,
+    /// Utility function that releases an object whose memory leaves: its recorded calls make it again.
+    pub dropped: Option<usize>,
     /// An object of the type is current on each thread, and calls depend on it.
     pub current: Option<CurrentFunctions>,
 }
@@ -205,6 +207,7 @@ impl HandleType {
             blocker: None,
             remade: None,
             evictable: None,
+            dropped: None,
             current: None,
         }
     }

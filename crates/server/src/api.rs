@@ -122,7 +122,8 @@ pub struct RemadeType {
 /// object's native value, and called while no call is under way.
 #[derive(Debug, Clone, Copy)]
 pub struct EvictableType {
-    /// Bytes of host memory that the content needs; 0: the object's memory stays where it is.
+    /// Bytes of host memory that the content needs; 0: the object's memory stays where it is, or, if it is one that is
+    /// dropped, it has none of its own. [`EvictableType::STAYS`]: this object is not dropped.
     pub bytes: unsafe extern "C" fn(u64) -> u64,
     /// Copies all of the content there, and gives the device memory back; 0: it is gone; else nothing has changed.
     pub out: unsafe extern "C" fn(u64, *mut c_void, usize) -> c_int,
@@ -132,6 +133,14 @@ pub struct EvictableType {
     /// The name of the device whose memory it is, as accounts have it; NULL: of none. It stays valid. `None`: the devices
     /// and amounts are those that the object is charged for.
     pub device: Option<unsafe extern "C" fn(u64) -> *const c_char>,
+    /// `None`: the object stays. Else it is given back when its content is out (`out` gives nothing back then), with so many
+    /// references, and its recorded calls make it again before `back`; 0: nothing holds it any longer.
+    pub drop: Option<unsafe extern "C" fn(u64, u64) -> c_int>,
+}
+
+impl EvictableType {
+    /// Instead of a number of bytes.
+    pub const STAYS: u64 = u64::MAX;
 }
 
 /// Utility functions for the object that is current on the calling thread. Calls depend on it without naming it.

@@ -81,7 +81,9 @@ impl Call {
         self.caller.uses.calls(header.function);
         self.reply.body.start();
         let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
-        self.recording.start(self.session.objects.log.is_on() && replayable(), &self.request.bytes);
+        // What makes objects again in their own process is in its log.
+        let new = || self.replayed.as_ref().is_none_or(|replayed| !replayed.is_logged);
+        self.recording.start(self.session.objects.log.is_on() && replayable() && new(), &self.request.bytes);
         if self.recording.on {
             self.note_current();
         }

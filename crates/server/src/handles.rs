@@ -59,6 +59,8 @@ struct HandleTableState {
     retired_limit: usize,
     /// By ids, of live objects only.
     referrers: Referrers,
+    /// By id: objects whose native objects were released, as they were.
+    absent: HashMap<u64, HandleEntry>,
 }
 
 impl HandleTableState {

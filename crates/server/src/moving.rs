@@ -1,5 +1,6 @@
 //! A session on its way to another process: it stands, its state is written; or it is made anew out of such a state.
 
+mod dropped;
 pub mod evict;
 pub mod link;
 pub mod snapshot;

@@ -12,6 +12,7 @@ mod errors;
 pub mod object_log;
 mod rebuild;
 pub mod recording;
+pub mod remake;
 mod replay;
 pub(crate) mod replayed;
 

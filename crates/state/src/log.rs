@@ -360,6 +360,16 @@ impl Log {
         self.records.values().map(|kept| &kept.record)
     }
 
+    /// Those of the kept calls that are wanted, with what they need of the store.
+    pub fn excerpt(&self, wanted: impl Fn(&Record) -> bool) -> (Vec<Record>, Store) {
+        let records: Vec<Record> = self.records().filter(|record| wanted(record)).cloned().collect();
+        let mut store = Store::default();
+        for content in records.iter().flat_map(Record::contents) {
+            self.store.bytes_of(content).into_iter().for_each(|bytes| _ = store.add(bytes));
+        }
+        (records, store)
+    }
+
     /// True if a call is kept that makes this object.
     pub fn makes(&self, id: u64) -> bool {
         let Some(object) = self.objects.get(&id) else { return false };

@@ -85,7 +85,9 @@ fn evictable(model: &Model, ty: &HandleType) -> TokenStream {
     let back = utility_as(model, functions.back, reads);
     let names = quote!(unsafe extern "C" fn(u64) -> *const std::ffi::c_char);
     let device = optional_utility_as(model, functions.device, names);
-    quote!(Some(EvictableType { bytes: #bytes, out: #out, back: #back, device: #device, }))
+    let drops = quote!(unsafe extern "C" fn(u64, u64) -> std::ffi::c_int);
+    let drop = optional_utility_as(model, ty.dropped, drops);
+    quote!(Some(EvictableType { bytes: #bytes, out: #out, back: #back, device: #device, drop: #drop, }))
 }
 
 /// The functions that tell and set the object that is current on a thread.

@@ -319,6 +319,10 @@ impl<'a> Resolver<'a> {
                 let evictable = self.evictable(handle, d);
                 self.set_handle(handle, d, |h| h.evictable = evictable);
             }
+            "dropped" => {
+                let dropped = self.dropped(handle, d);
+                self.set_handle(handle, d, |h| h.dropped = dropped);
+            }
             "current" => {
                 let current = self.current(handle, d);
                 self.set_handle(handle, d, |h| h.current = current);

@@ -314,6 +314,7 @@ fn wrong_uses_of_state_are_mistakes() {
         ("type(sm_device) { handle; remade(both, gone, both); }", "`both` has other parameters, or another result"),
         ("type(sm_device) { handle; evictable(both, both, both); }", "`both` has other parameters, or another result"),
         ("type(sm_device) { handle; evictable(both, gone, both); }", "`both` has other parameters, or another result"),
+        ("type(sm_device) { handle; dropped(both); }", "nothing says how the content of these objects leaves"),
         ("type(sm_device) { handle; current(both, both); }", "`both` has other parameters, or another result"),
         ("stays(both);", "`both` has other parameters, or another result"),
         ("contents(both);", "`both` has other parameters, or another result"),

@@ -212,6 +212,7 @@ pub const ALL: &[Info] = &[
     with("current", TYPE, (2, 2), "current(get, set)"),
     with("remade", TYPE, (3, 3), "remade(save, make, load)"),
     with("evictable", TYPE, (3, 4), "evictable(bytes, out, in[, device])"),
+    with("dropped", TYPE, (1, 1), "dropped(release)"),
     with("obj_depends_on", VALUE, (1, 1), "obj_depends_on(object)"),
     with("obj_state_cbs", VALUE, (2, 2), "obj_state_cbs(write, read)"),
     with(

@@ -181,6 +181,17 @@ impl InUse {
         others.any(|lane| lane.find(|used| used == id || along.contains(&used)))
     }
 
+    /// The ids that the calls of all lanes use now.
+    pub fn of_lanes(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        let mut collect = |id| {
+            ids.push(id);
+            false
+        };
+        lock(&self.lanes).iter().filter(|uses| is_live(uses)).for_each(|uses| _ = uses.find(&mut collect));
+        ids
+    }
+
     /// The ids that the calls of all lanes use now, and those that other threads have looked at last.
     pub fn ids(&self) -> Vec<u64> {
         let mut ids = Vec::new();

@@ -3,6 +3,8 @@
 //! The calls of the log may need objects that have ended, whose places others have now. Those are temporary: their ids
 //! are known as long as the rebuild lasts, and take no slot.
 
+mod absent;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 
@@ -150,7 +152,7 @@ impl HandleTable {
             return;
         }
         // The tenant is charged for it already: see `HandleQuota::resume`.
-        entry.counted = role == Role::Allocate;
+        entry.counted = role == Role::Allocate && !state.absent.contains_key(&id);
         if entry.counted {
             self.quota.add();
         }

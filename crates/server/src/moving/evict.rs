@@ -1,22 +1,27 @@
 //! Device memory of a session's objects that leaves for the host and returns, while the objects, their handles and their
-//! addresses stay. No call is under way meanwhile.
+//! addresses stay; objects of types that are `dropped` are given back, and made again under their handles. No call is under way
+//! meanwhile.
 //!
 //! The host memory is this process's own, which serves one tenant for its whole life, and goes back to the kernel with the return:
 //! no other process ever sees it.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::sync::Arc;
 
 use aviary_wire::HandleId;
 
 use super::Obstacle;
-use crate::api::EvictableType;
+use super::dropped::Dropped;
+use crate::api::{EvictableType, HandleTypeInfo};
 use crate::handles::image::LiveObject;
 use crate::session::Session;
 use crate::tables::contents::Mapped;
 
 /// An object whose memory can leave.
 struct Movable {
+    id: u64,
+    /// As long as the object stays.
     native: u64,
     functions: EvictableType,
     /// Of the type, for messages.
@@ -30,6 +35,7 @@ struct Movable {
 pub struct Evicted {
     /// In the order in which they have left.
     objects: Vec<Movable>,
+    dropped: Dropped,
     /// `None`: there was nothing to take out.
     memory: Option<Mapped>,
     /// Of host memory.
@@ -38,10 +44,10 @@ pub struct Evicted {
     pub freed: BTreeMap<String, u64>,
 }
 
-/// {name}: the device memory of an object did not return
+/// {what}
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub struct NotBack {
-    name: &'static str,
+    what: String,
     /// Some of the others are neither here nor there.
     pub torn: bool,
 }
@@ -51,30 +57,41 @@ impl Movable {
         memory?.range(self.offset, self.bytes).map(|at| at.as_ptr())
     }
 
-    fn leave(&self, memory: Option<&Mapped>) -> bool {
-        // SAFETY: the specification's own function for a live object that no call uses; there are so many bytes.
-        self.content(memory).is_some_and(|to| unsafe { (self.functions.out)(self.native, to, self.bytes) } == 0)
+    /// The native object as it is now.
+    fn native(&self, session: &Session) -> Option<u64> {
+        match self.functions.drop {
+            None => Some(self.native),
+            Some(_) => session.objects.handles.native(HandleId::type_of_word(self.id) as u32, self.id),
+        }
     }
 
-    fn come_back(&self, memory: Option<&Mapped>) -> bool {
+    fn leave(&self, session: &Session, memory: Option<&Mapped>) -> bool {
+        let place = self.native(session).zip(self.content(memory));
+        // SAFETY: the specification's own function for a live object that no call uses; there are so many bytes.
+        self.bytes == 0
+            || place.is_some_and(|(native, to)| unsafe { (self.functions.out)(native, to, self.bytes) } == 0)
+    }
+
+    fn come_back(&self, session: &Session, memory: Option<&Mapped>) -> bool {
+        let place = self.native(session).zip(self.content(memory));
         // SAFETY: as above; the bytes are those that `leave` has written.
-        self.content(memory).is_some_and(|from| unsafe { (self.functions.back)(self.native, from, self.bytes) } == 0)
+        self.bytes == 0
+            || place.is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.bytes) } == 0)
     }
 }
 
-/// What leaves which device with an object, as the accounts have it.
+/// What leaves which device with an object, as the accounts have it. `charged`: for the object, or kept under its number.
 fn leaving(
     session: &Session,
     functions: &EvictableType,
-    native: u64,
-    bytes: u64,
-    holding: &[(usize, u64)],
+    (native, bytes): (u64, u64),
+    charged: &[(usize, u64)],
 ) -> Vec<(String, u64)> {
     let Some(device) = functions.device else {
         let of_item = |(item, amount): &(usize, u64)| {
             session.accounts.gate.devices(*item).into_iter().map(|device| (device, *amount)).collect::<Vec<_>>()
         };
-        return holding.iter().flat_map(of_item).collect();
+        return charged.iter().flat_map(of_item).collect();
     };
     // SAFETY: the specification's own function for a live object that no call uses.
     let name = unsafe { device(native) };
@@ -85,29 +102,58 @@ fn leaving(
     vec![(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(), bytes)]
 }
 
+/// A live object whose memory may be able to leave, with the bytes of its content.
+struct Candidate<'a> {
+    object: &'a LiveObject,
+    info: &'static HandleTypeInfo,
+    functions: EvictableType,
+    bytes: u64,
+}
+
+impl Candidate<'_> {
+    fn of<'a>(session: &Session, object: &'a LiveObject) -> Option<Candidate<'a>> {
+        let info = session.api.handle_types.get(HandleId::type_of_word(object.image.id))?;
+        let functions = info.evictable?;
+        // SAFETY: the specification's own function for a live object that no call uses.
+        let bytes = unsafe { (functions.bytes)(object.native) };
+        (bytes > 0 || functions.drop.is_some()).then_some(Candidate { object, info, functions, bytes })
+    }
+
+    /// It stays unless it is given back.
+    fn is_willing(&self) -> bool {
+        self.functions.drop.is_some() && self.bytes != EvictableType::STAYS
+    }
+}
+
 /// The objects whose memory can leave, with places for their contents, and what leaves which device then.
 fn movable(session: &Session) -> Result<Evicted, Obstacle> {
     let (mut objects, mut end, mut freed) = (Vec::new(), 0u64, BTreeMap::<String, u64>::new());
-    for object in session.objects.handles.image().objects {
-        let LiveObject { image, native, holding, .. } = object;
-        let Some(info) = session.api.handle_types.get(HandleId::type_of_word(image.id)) else { continue };
-        let Some(functions) = info.evictable else { continue };
-        // SAFETY: the specification's own function for a live object that no call uses.
-        let bytes = unsafe { (functions.bytes)(native) };
-        if bytes == 0 {
+    let image = session.objects.handles.image().objects;
+    let candidates: Vec<Candidate> = image.iter().filter_map(|object| Candidate::of(session, object)).collect();
+    let willing: Vec<u64> = candidates.iter().filter(|one| one.is_willing()).map(|one| one.object.image.id).collect();
+    let dropped = Dropped::of(session, &image, &willing).map_err(|why| Obstacle::not_now(why.to_string()))?;
+    let (leaves, kept) = (dropped.ids(), BTreeMap::from_iter(session.accounts.other_charges().1));
+    for Candidate { object, info, functions, bytes } in &candidates {
+        if functions.drop.is_some() && !leaves.contains(&object.image.id) {
             continue;
         }
         let none = || Obstacle::lasting(format!("an object of type {} has {bytes} bytes", info.name));
         let place = end;
-        end = place.checked_add(bytes).ok_or_else(none)?;
-        let (offset, bytes) = (usize::try_from(place), usize::try_from(bytes));
-        let (Ok(offset), Ok(bytes)) = (offset, bytes) else { return Err(none()) };
-        for (device, amount) in leaving(session, &functions, native, bytes as u64, &holding) {
+        end = place.checked_add(*bytes).ok_or_else(none)?;
+        let (offset, length) = (usize::try_from(place), usize::try_from(*bytes));
+        let (Ok(offset), Ok(length)) = (offset, length) else { return Err(none()) };
+        let kept = kept.get(&object.image.id).into_iter().flatten();
+        let charged: Vec<(usize, u64)> = object.holding.iter().chain(kept).copied().collect();
+        for (device, amount) in leaving(session, functions, (object.native, *bytes), &charged) {
             *freed.entry(device).or_default() += amount;
         }
-        objects.push(Movable { native, functions, name: info.name, offset, bytes });
+        let (id, native) = (object.image.id, object.native);
+        objects.push(Movable { id, native, functions: *functions, name: info.name, offset, bytes: length });
     }
-    Ok(Evicted { objects, memory: None, bytes: end, freed })
+    if let (Some(Candidate { info, .. }), true) = (candidates.first(), objects.is_empty()) {
+        return Err(Obstacle::not_now(format!("objects of type {} keep their device memory", info.name)));
+    }
+    Ok(Evicted { objects, dropped, memory: None, bytes: end, freed })
 }
 
 impl Evicted {
@@ -115,46 +161,59 @@ impl Evicted {
     ///
     /// # Errors
     /// Everything is as before.
-    pub fn take(session: &Session, room: u64) -> Result<Evicted, Obstacle> {
-        let Evicted { objects, bytes, freed, .. } = movable(session)?;
+    pub fn take(session: &Arc<Session>, room: u64) -> Result<Evicted, Obstacle> {
+        let mut evicted = movable(session)?;
+        // Memory that a device and the application share is in the host's already, and counts all the same.
+        let freed = evicted.freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
+        let bytes = evicted.bytes.max(freed);
         if bytes > room {
             return Err(Obstacle::not_now(format!(
                 "no room for {bytes} bytes from its devices: {room} bytes are left (parked_memory or host_swap)"
             )));
         }
         let none = |error| Obstacle::not_now(format!("the host has no free memory for {bytes} bytes: {error}"));
-        let length = usize::try_from(bytes).map_err(|_| Obstacle::lasting("more bytes than addresses"))?;
-        let memory = (length > 0).then(|| Mapped::private(length)).transpose().map_err(none)?;
-        memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
-        for (at, object) in objects.iter().enumerate() {
-            if object.leave(memory.as_ref()) {
-                continue;
-            }
-            let torn = objects[..at].iter().any(|object| !object.come_back(memory.as_ref()));
-            let why = format!("an object of type {} keeps its device memory", object.name);
-            return Err(if torn {
-                Obstacle::Lasting(format!("{why}, and another one lost its own"))
-            } else {
-                Obstacle::NotNow(why)
-            });
+        let length = usize::try_from(evicted.bytes).map_err(|_| Obstacle::lasting("more bytes than addresses"))?;
+        evicted.memory = (length > 0).then(|| Mapped::private(length)).transpose().map_err(none)?;
+        evicted.memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
+        evicted.bytes = bytes;
+        evicted.leave(session)?;
+        Ok(evicted)
+    }
+
+    fn leave(&self, session: &Arc<Session>) -> Result<(), Obstacle> {
+        let memory = self.memory.as_ref();
+        let left = self.objects.iter().take_while(|object| object.leave(session, memory)).count();
+        let stays = self.objects.get(left);
+        if stays.is_none() && self.dropped.release(session) {
+            return Ok(());
         }
-        Ok(Evicted { objects, memory, bytes, freed })
+        let name = stays.or(self.objects.last()).map_or("?", |object| object.name);
+        let why = format!("an object of type {name} keeps its device memory");
+        let is_back = |object: &Movable| object.come_back(session, memory);
+        let whole =
+            (stays.is_some() || self.dropped.remake(session).is_ok()) && self.objects[..left].iter().all(is_back);
+        Err(if whole {
+            Obstacle::NotNow(why)
+        } else {
+            Obstacle::Lasting(format!("{why}, and another one lost its own"))
+        })
     }
 
     /// Brings all of it back.
     ///
     /// # Errors
     /// It is out as before, unless it is torn.
-    pub fn come_back(&self) -> Result<(), NotBack> {
+    pub fn come_back(&self, session: &Arc<Session>) -> Result<(), NotBack> {
         let memory = self.memory.as_ref();
-        for (at, object) in self.objects.iter().enumerate() {
-            if !object.come_back(memory) {
-                // What is back is the same as its copy.
-                let torn = self.objects[..at].iter().any(|object| !object.leave(memory));
-                return Err(NotBack { name: object.name, torn });
-            }
+        if let Err(error) = self.dropped.remake(session) {
+            return Err(NotBack { what: error.to_string(), torn: !self.dropped.release(session) });
         }
-        Ok(())
+        let back = self.objects.iter().take_while(|object| object.come_back(session, memory)).count();
+        let Some(object) = self.objects.get(back) else { return Ok(()) };
+        // What is back is the same as its copy.
+        let mut torn = self.objects[..back].iter().any(|object| !object.leave(session, memory));
+        torn |= !self.dropped.release(session);
+        Err(NotBack { what: format!("{}: the device memory of an object did not return", object.name), torn })
     }
 
     pub fn objects(&self) -> u64 {

@@ -134,7 +134,7 @@ fn check_callbacks(kept: &LoggedState, callbacks: &HashMap<u64, ClosureLifetime>
     Ok(())
 }
 
-fn without_ended_callbacks(record: &Record, callbacks: &HashMap<u64, ClosureLifetime>) -> Record {
+pub(super) fn without_ended_callbacks(record: &Record, callbacks: &HashMap<u64, ClosureLifetime>) -> Record {
     let mut record = record.clone();
     record.callbacks.iter_mut().filter(|number| !callbacks.contains_key(number)).for_each(|number| *number = 0);
     record

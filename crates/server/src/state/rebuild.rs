@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use aviary_gate::Charges;
-use aviary_state::{Effect, Holding, ObjectImage, Owner, Record, Snapshot, SnapshotReader, StateChunk, Store};
+use aviary_state::{Effect, Holding, Owner, Record, Snapshot, SnapshotReader, StateChunk, Store};
 use aviary_wire::HandleId;
 
 use super::errors::{MAX_REFERENCES, MAX_REMADE_BYTES, RebuildError};
@@ -46,7 +46,12 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     }
     session.objects.handles.begin_rebuilding(&snapshot)?;
     let store = Arc::new(store);
-    let replay = Replay { session: session.clone(), store: store.clone(), ids: Arc::new(ids(&snapshot, places)) };
+    let replay = Replay {
+        session: session.clone(),
+        store: store.clone(),
+        ids: Arc::new(ids(&snapshot, places)),
+        is_logged: false,
+    };
     let mut rebuilt = Rebuilt { threads: BTreeMap::new(), store };
     let mut of_life: HashMap<(Effect, u64), &Record> = HashMap::new();
     for record in &snapshot.records {
@@ -59,7 +64,7 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
         }
     }
     for object in &snapshot.objects {
-        count_references(&replay, object, &of_life)?;
+        count_references(&replay, (object.id, object.references), &of_life)?;
     }
     let references: HashMap<u64, u64> = snapshot.objects.iter().map(|object| (object.id, object.references)).collect();
     replay.unset_current();
@@ -81,7 +86,8 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
 
 /// Makes the recorded calls of one thread again, on the shadow thread that takes its place.
 pub fn rebuild_thread(session: &Arc<Session>, rebuilt: &Rebuilt, lane: u32) -> Result<(), RebuildError> {
-    let replay = Replay { session: session.clone(), store: rebuilt.store.clone(), ids: Arc::default() };
+    let replay =
+        Replay { session: session.clone(), store: rebuilt.store.clone(), ids: Arc::default(), is_logged: false };
     rebuilt.threads.get(&lane).into_iter().flatten().try_for_each(|record| replay.make(record))
 }
 
@@ -92,18 +98,17 @@ fn ids(snapshot: &Snapshot, places: &Places) -> BTreeMap<(u32, String), u64> {
 }
 
 /// Repeats the call that took, or gave back, a reference until the guest's count is right.
-fn count_references(
+pub(super) fn count_references(
     replay: &Replay,
-    object: &ObjectImage,
+    (id, expected): (u64, u64),
     of_life: &HashMap<(Effect, u64), &Record>,
 ) -> Result<(), RebuildError> {
     let handles = &replay.session.objects.handles;
-    let expected = object.references;
     let mut calls = 0;
-    while let Some(found) = handles.references(object.id).filter(|found| *found != expected) {
+    while let Some(found) = handles.references(id).filter(|found| *found != expected) {
         let effect = if found < expected { Effect::Retains } else { Effect::GivesBack };
-        let of = replay.session.api.handle_types.get(HandleId::type_of_word(object.id)).map_or("?", |ty| ty.name);
-        let record = of_life.get(&(effect, object.id)).filter(|_| calls < MAX_REFERENCES);
+        let of = replay.session.api.handle_types.get(HandleId::type_of_word(id)).map_or("?", |ty| ty.name);
+        let record = of_life.get(&(effect, id)).filter(|_| calls < MAX_REFERENCES);
         let record = record.ok_or(RebuildError::References { of, found, expected })?;
         replay.make(record)?;
         calls += 1;

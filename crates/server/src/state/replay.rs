@@ -20,6 +20,8 @@ pub(super) struct Replay {
     pub store: Arc<Store>,
     /// By type and name: the ids of objects that another process finds by their names.
     pub ids: Arc<BTreeMap<(u32, String), u64>>,
+    /// The records are those of the session's own log.
+    pub is_logged: bool,
 }
 
 impl Replay {
@@ -44,7 +46,9 @@ impl Replay {
         handles.expect(&record.outputs);
         let mut call = Call::new(self.session.clone(), handles.in_use.lane(), lane_of(record));
         *call.request.bytes = request.to_vec();
-        call.replayed = Some(Box::new(ReplayedCall::new(record.clone(), self.store.clone(), self.ids.clone())));
+        let mut replayed = ReplayedCall::new(record.clone(), self.store.clone(), self.ids.clone());
+        replayed.is_logged = self.is_logged;
+        call.replayed = Some(Box::new(replayed));
         let outcome = run(&mut call, header);
         let replayed = call.replayed.take();
         let is_complete = replayed.as_ref().is_none_or(|replayed| replayed.memory.is_complete());

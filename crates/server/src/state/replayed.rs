@@ -17,6 +17,8 @@ pub(crate) struct ReplayedCall {
     pub memory: MemoryAgain,
     /// Values that have to be the recorded ones.
     pub found: Vec<u64>,
+    /// The session's own log has the record.
+    pub is_logged: bool,
 }
 
 impl ReplayedCall {
@@ -24,7 +26,7 @@ impl ReplayedCall {
     pub fn new(record: Record, store: Arc<Store>, ids: Arc<BTreeMap<(u32, String), u64>>) -> ReplayedCall {
         let callbacks = record.callbacks.iter().copied().collect();
         let memory = MemoryAgain::of(&record.owners);
-        ReplayedCall { record, store, ids, callbacks, memory, found: Vec::new() }
+        ReplayedCall { record, store, ids, callbacks, memory, found: Vec::new(), is_logged: false }
     }
 
     /// Content of the block at `offset`, if the call read it.

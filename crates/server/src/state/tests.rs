@@ -23,6 +23,7 @@ use crate::state::allocations;
 use crate::state::object_log::ObjectLog;
 use crate::tables::memory::SessionMemory;
 
+mod dropped;
 mod library;
 use library::*;
 mod memory;

@@ -37,6 +37,8 @@ pub(in crate::resolve) enum Prototype {
     Evict,
     /// `const char *device(T object)`
     EvictableDevice,
+    /// `int release(T object, uint64_t references)`
+    Drop,
     /// `int64_t code(T object)`
     StatusCode,
     /// `int quiesce(void)`
@@ -69,6 +71,7 @@ impl Prototype {
             Prototype::EvictableBytes => format!("uint64_t {name}({})", object("")),
             Prototype::Evict => format!("int {name}({})", object("void *to, size_t bytes")),
             Prototype::EvictableDevice => format!("const char *{name}({})", object("")),
+            Prototype::Drop => format!("int {name}({})", object("uint64_t references")),
             Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
             Prototype::Stays => format!("const char *{name}(void)"),
@@ -118,6 +121,7 @@ impl Prototype {
             (Prototype::Current(handle), []) => result.handle == Some(*handle),
             (Prototype::SetCurrent, []) => int(result, 4, true),
             (Prototype::EvictableBytes, []) => int(result, 8, false),
+            (Prototype::Drop, [references]) => int(result, 4, true) && int(references, 8, false),
             (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             (Prototype::Contents, []) => int(result, 8, false),
@@ -397,6 +401,20 @@ impl<'a> Resolver<'a> {
             _ => None,
         };
         Some(EvictFunctions { bytes: bytes?, out: out?, back: back?, device })
+    }
+
+    /// `dropped(release)` in a `type` block, behind `evictable`.
+    pub(in crate::resolve) fn dropped(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<usize> {
+        let handle = handle?;
+        if self.model.handle_types[handle].evictable.is_none() {
+            self.report(
+                Diagnostic::error(d.span, "nothing says how the content of these objects leaves and returns")
+                    .label("not without it")
+                    .help("write `evictable(bytes, out, in);` before it"),
+            );
+            return None;
+        }
+        self.named_function(d, 0, Prototype::Drop, Some(handle))
     }
 
     /// `current(get, set)` in a `type` block.

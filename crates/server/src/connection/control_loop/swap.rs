@@ -95,7 +95,7 @@ impl Connected {
     fn bring_back(&mut self, attempt: u64) {
         let begun = Instant::now();
         let Some(evicted) = self.evicted.take() else { return };
-        let told = match evicted.come_back() {
+        let told = match evicted.come_back(&self.session) {
             Ok(()) => {
                 let return_us = us(begun.elapsed());
                 self.go_on();

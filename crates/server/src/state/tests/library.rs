@@ -87,6 +87,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         HandleTypeInfo {
             metadata: Some(Metadata { kind: 1, size: 8 }),
             identity: Some(identity),
+            evictable: Some(super::dropped::EVICTABLE),
             ..HandleTypeInfo::plain("object", 8)
         },
         HandleTypeInfo {
@@ -142,6 +143,11 @@ pub fn content_of(native: u64) -> Vec<u8> {
     objects(|all| all[&native].content.clone())
 }
 
+/// Gives an object back, with all of its references. False: it has others.
+pub fn give_back(native: u64, references: u64) -> bool {
+    objects(|all| all.remove(&native)).is_some_and(|object| object.references == references)
+}
+
 pub fn watcher_of(native: u64) -> Option<*mut c_void> {
     let watcher = objects(|all| all[&native].watcher);
     (watcher != 0).then(|| std::ptr::without_provenance_mut(watcher))
@@ -192,7 +198,7 @@ pub fn name_of_root(native: u64) -> String {
     ROOT_NAMES[native as usize - 1].to_str().unwrap().to_owned()
 }
 
-unsafe extern "C" fn write_content(native: u64, offset: u64, to: *mut c_void, bytes: usize) -> i64 {
+pub unsafe extern "C" fn write_content(native: u64, offset: u64, to: *mut c_void, bytes: usize) -> i64 {
     let content = content_of(native);
     let rest = content.get(offset as usize..).unwrap_or_default();
     let count = rest.len().min(bytes);
@@ -201,7 +207,7 @@ unsafe extern "C" fn write_content(native: u64, offset: u64, to: *mut c_void, by
     count as i64
 }
 
-unsafe extern "C" fn read_content(native: u64, offset: u64, from: *const c_void, bytes: usize) -> c_int {
+pub unsafe extern "C" fn read_content(native: u64, offset: u64, from: *const c_void, bytes: usize) -> c_int {
     if offset > 1 << 30 {
         return 1;
     }
@@ -236,6 +242,9 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
     let sum = bytes.iter().map(|b| u64::from(*b)).sum();
     if input.len == 40 {
         call.charge(0, 40)?;
+    }
+    if super::dropped::refuses() {
+        return Err(call.fail(1));
     }
     call.reserve_handles(1)?;
     let native = new_object(sum);
