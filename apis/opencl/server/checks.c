@@ -230,33 +230,45 @@ void *opencl_create_buffer_with_properties_function(void) {
     return (void *)create_buffer_with_properties;
 }
 
-/* Only now is nothing using the memory any more, neither a command nor a mapping. */
-static void CL_CALLBACK destroyed(cl_mem buffer, void *place) {
-    (void)buffer;
-    aviary_zerocopy_return(place);
-}
+/* The vendor keeps memory as long as a sub-buffer, an image made from it or a command uses it, whatever the application released: so
+ * long it counts against the tenant's limit, and the zero-copy memory that the object lies in is not the guest's again. */
+struct ending {
+    uint64_t charge;
+    void *place;
+};
 
-/* The vendor keeps memory as long as a sub-buffer, an image made from it or a command uses it, whatever the
- * application released: so long it counts against the tenant's limit. */
-static void CL_CALLBACK charge_ends(cl_mem memory, void *charge) {
-    (void)memory;
-    aviary_charge_return((uint64_t)(uintptr_t)charge);
+static void CL_CALLBACK has_ended(cl_mem memory, void *data) {
+    struct ending ending = *(struct ending *)data;
+    free(data);
+    if (opencl_ends_unseen(memory))
+        return;
+    if (ending.charge)
+        aviary_charge_return(ending.charge);
+    if (ending.place)
+        aviary_zerocopy_return(ending.place);
 }
 
 void opencl_keep_charge(cl_mem memory) {
+    const struct opencl_object *object = memory ? metadata(struct opencl_object, memory) : NULL;
+    struct ending *ending = object ? malloc(sizeof *ending) : NULL;
+    if (!ending)
+        return;
     /* The object's number, which it has in every process that the session moves to. */
-    uint64_t charge = memory ? aviary_object_id(memory) : 0;
-    if (charge
-        && clSetMemObjectDestructorCallback(memory, charge_ends, (void *)(uintptr_t)charge) == CL_SUCCESS)
+    uint64_t charge = aviary_object_id(memory);
+    *ending = (struct ending){charge, object->place};
+    if (clSetMemObjectDestructorCallback(memory, has_ended, ending) != CL_SUCCESS)
+        free(ending);
+    else if (charge)
         aviary_charge_keep(charge);
 }
 
+/* Before `opencl_keep_charge`. */
 void opencl_keep_place(cl_mem buffer, void *place) {
     struct opencl_object *object = place ? metadata(struct opencl_object, buffer) : NULL;
     if (!object)
         return;
     object->placed = 1;
-    clSetMemObjectDestructorCallback(buffer, destroyed, place);
+    object->place = place;
 }
 
 void opencl_keep_sub_place(cl_mem buffer, cl_mem parent) {

@@ -143,22 +143,12 @@ static size_t devices_of(cl_mem memory, cl_context *context, cl_device_id device
     return bytes / sizeof *devices;
 }
 
-/* A queue of this process's own for the memory's context; NULL: none can be had. */
-static cl_command_queue side_queue(cl_mem memory) {
-    cl_context context = NULL;
-    cl_device_id devices[MOST_DEVICES];
-    return devices_of(memory, &context, devices) ? clCreateCommandQueue(context, devices[0], 0, NULL) : NULL;
-}
-
 /* Memory that the application's process shares, in which only CPUs compute: the bytes are there after a move, and the application may
  * write them meanwhile. */
 static int lies_in_arena(cl_mem memory) {
-    const struct opencl_object *object = metadata(struct opencl_object, memory);
     cl_context context = NULL;
     cl_device_id devices[MOST_DEVICES];
     void *host = NULL;
-    if (object && object->placed)
-        return 1;
     if (clGetMemObjectInfo(memory, CL_MEM_HOST_PTR, sizeof host, &host, NULL) != CL_SUCCESS || !host || !aviary_is_zerocopy(host))
         return 0;
     size_t count = devices_of(memory, &context, devices);
@@ -194,45 +184,88 @@ static struct rows rows_of(cl_mem image, cl_mem_object_type type) {
     return rows;
 }
 
-/* Reads or writes so many whole rows, all in one layer of the image. */
-static cl_int move_whole_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, size_t row, size_t count, char *bytes,
-                              int writes) {
+/* What moves bytes between memory of the host and a memory object: directly, or (`between`) through a buffer where the application has
+ * said that the host does not touch the object. */
+struct mover {
+    cl_command_queue queue;
+    cl_mem memory, between;
+    int writes;
+};
+
+/* Bytes that the buffer between has at least. */
+#define PIECE_BYTES ((size_t)4 << 20)
+
+static cl_int move_bytes(const struct mover *mover, cl_mem buffer, size_t offset, char *host, size_t bytes) {
+    return mover->writes ? clEnqueueWriteBuffer(mover->queue, buffer, CL_TRUE, offset, bytes, host, 0, NULL, NULL)
+                         : clEnqueueReadBuffer(mover->queue, buffer, CL_TRUE, offset, bytes, host, 0, NULL, NULL);
+}
+
+static cl_int move_buffer(const struct mover *mover, size_t offset, char *host, size_t bytes) {
+    if (!mover->between)
+        return move_bytes(mover, mover->memory, offset, host, bytes);
+    cl_int status = CL_SUCCESS;
+    for (size_t done = 0; status == CL_SUCCESS && done < bytes; done += PIECE_BYTES) {
+        size_t part = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES, at = offset + done;
+        if (mover->writes)
+            status = move_bytes(mover, mover->between, 0, host + done, part);
+        cl_mem from = mover->writes ? mover->between : mover->memory, to = mover->writes ? mover->memory : mover->between;
+        if (status == CL_SUCCESS)
+            status = clEnqueueCopyBuffer(mover->queue, from, to, mover->writes ? 0 : at, mover->writes ? at : 0, part, 0, NULL, NULL);
+        if (status == CL_SUCCESS && !mover->writes)
+            status = move_bytes(mover, mover->between, 0, host + done, part);
+    }
+    return status;
+}
+
+/* Moves so many whole rows, all in one layer of the image. */
+static cl_int move_whole_rows(const struct mover *mover, const struct rows *rows, size_t row, size_t count, char *host) {
     size_t origin[3] = {0, row % rows->height, row / rows->height}, region[3] = {rows->width, count, 1};
-    return writes ? clEnqueueWriteImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL)
-                  : clEnqueueReadImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL);
+    cl_command_queue queue = mover->queue;
+    cl_mem image = mover->memory, between = mover->between;
+    if (!between)
+        return mover->writes ? clEnqueueWriteImage(queue, image, CL_TRUE, origin, region, 0, 0, host, 0, NULL, NULL)
+                             : clEnqueueReadImage(queue, image, CL_TRUE, origin, region, 0, 0, host, 0, NULL, NULL);
+    if (!mover->writes) {
+        cl_int status = clEnqueueCopyImageToBuffer(queue, image, between, origin, region, 0, 0, NULL, NULL);
+        return status == CL_SUCCESS ? move_bytes(mover, between, 0, host, count * rows->bytes) : status;
+    }
+    cl_int status = move_bytes(mover, between, 0, host, count * rows->bytes);
+    return status == CL_SUCCESS ? clEnqueueCopyBufferToImage(queue, between, image, 0, origin, region, 0, NULL, NULL) : status;
 }
 
 /* Moves a part of one row, through memory for a whole one. */
-static cl_int move_part(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
-                        int writes) {
+static cl_int move_part(const struct mover *mover, const struct rows *rows, uint64_t offset, char *host, size_t bytes) {
     char *whole = malloc(rows->bytes);
     if (!whole)
         return CL_OUT_OF_HOST_MEMORY;
     size_t row = offset / rows->bytes, at = offset % rows->bytes;
-    cl_int status = move_whole_rows(queue, image, rows, row, 1, whole, 0);
+    struct mover reader = *mover;
+    reader.writes = 0;
+    cl_int status = move_whole_rows(&reader, rows, row, 1, whole);
     if (status == CL_SUCCESS)
-        memcpy(writes ? whole + at : host, writes ? host : whole + at, bytes);
-    if (status == CL_SUCCESS && writes)
-        status = move_whole_rows(queue, image, rows, row, 1, whole, 1);
+        memcpy(mover->writes ? whole + at : host, mover->writes ? host : whole + at, bytes);
+    if (status == CL_SUCCESS && mover->writes)
+        status = move_whole_rows(mover, rows, row, 1, whole);
     free(whole);
     return status;
 }
 
 /* Moves bytes between memory of the host and the rows of an image, of which the first and the last may be parts. Each command costs as
  * much as many rows. */
-static cl_int move_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
-                        int writes) {
+static cl_int move_rows(const struct mover *mover, const struct rows *rows, uint64_t offset, char *host, size_t bytes) {
     cl_int status = CL_SUCCESS;
+    size_t most = mover->between && rows->bytes <= PIECE_BYTES ? PIECE_BYTES / rows->bytes : mover->between ? 1 : SIZE_MAX;
     while (status == CL_SUCCESS && bytes) {
         size_t row = offset / rows->bytes, at = offset % rows->bytes, part = rows->bytes - at;
         part = part < bytes ? part : bytes;
         if (part < rows->bytes) {
-            status = move_part(queue, image, rows, offset, host, part, writes);
+            status = move_part(mover, rows, offset, host, part);
         } else {
             size_t in_layer = rows->height - row % rows->height, count = bytes / rows->bytes;
             count = count < in_layer ? count : in_layer;
+            count = count < most ? count : most;
             part = count * rows->bytes;
-            status = move_whole_rows(queue, image, rows, row, count, host, writes);
+            status = move_whole_rows(mover, rows, row, count, host);
         }
         offset += part;
         host += part;
@@ -257,6 +290,39 @@ static uint64_t own_bytes(cl_mem memory, cl_mem_object_type *type, struct rows *
     return clGetMemObjectInfo(memory, CL_MEM_SIZE, sizeof bytes, &bytes, NULL) == CL_SUCCESS ? bytes : 0;
 }
 
+uint64_t opencl_content_bytes(cl_mem memory) {
+    cl_mem_object_type type;
+    struct rows rows = {0};
+    return own_bytes(memory, &type, &rows);
+}
+
+/* Has a buffer between where the host may not do that; 0: there is none. */
+static int begin_moving(struct mover *mover, const struct rows *rows) {
+    const cl_mem_flags closed = mover->writes ? CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS
+                                              : CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
+    cl_mem_flags flags = 0;
+    cl_context context = NULL;
+    cl_device_id devices[MOST_DEVICES];
+    if (clGetMemObjectInfo(mover->memory, CL_MEM_FLAGS, sizeof flags, &flags, NULL) != CL_SUCCESS
+        || !devices_of(mover->memory, &context, devices))
+        return 0;
+    size_t bytes = rows->bytes > PIECE_BYTES ? rows->bytes : PIECE_BYTES;
+    /* A part of a row is read before it is written. */
+    int is_closed = flags & closed || (mover->writes && rows->bytes && flags & CL_MEM_HOST_WRITE_ONLY);
+    mover->queue = clCreateCommandQueue(context, devices[0], 0, NULL);
+    mover->between = mover->queue && is_closed ? clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, NULL) : NULL;
+    return mover->queue && (mover->between || !is_closed);
+}
+
+static void end_moving(struct mover *mover) {
+    if (mover->queue) {
+        clFinish(mover->queue);
+        clReleaseCommandQueue(mover->queue);
+    }
+    if (mover->between)
+        clReleaseMemObject(mover->between);
+}
+
 /* Moves so many bytes; how many it were, negative: that failed. */
 static int64_t move_content(cl_mem memory, uint64_t offset, void *host, size_t bytes, int writes) {
     cl_mem_object_type type;
@@ -265,16 +331,11 @@ static int64_t move_content(cl_mem memory, uint64_t offset, void *host, size_t b
     if (offset >= all)
         return 0;
     bytes = all - offset < bytes ? all - offset : bytes;
-    cl_command_queue queue = side_queue(memory);
+    struct mover mover = {.memory = memory, .writes = writes};
     cl_int status = CL_OUT_OF_RESOURCES;
-    if (queue && type != CL_MEM_OBJECT_BUFFER)
-        status = move_rows(queue, memory, &rows, offset, host, bytes, writes);
-    else if (queue && writes)
-        status = clEnqueueWriteBuffer(queue, memory, CL_TRUE, offset, bytes, host, 0, NULL, NULL);
-    else if (queue)
-        status = clEnqueueReadBuffer(queue, memory, CL_TRUE, offset, bytes, host, 0, NULL, NULL);
-    if (queue)
-        clReleaseCommandQueue(queue);
+    if (begin_moving(&mover, &rows))
+        status = type == CL_MEM_OBJECT_BUFFER ? move_buffer(&mover, offset, host, bytes) : move_rows(&mover, &rows, offset, host, bytes);
+    end_moving(&mover);
     return status == CL_SUCCESS ? (int64_t)bytes : -1;
 }
 

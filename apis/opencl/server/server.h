@@ -59,6 +59,17 @@ cl_int opencl_event_time(cl_event event, cl_profiling_info name, size_t size, vo
 int opencl_remade_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret, cl_int *status);
 int opencl_remade_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret, cl_int *status);
 
+/* moving.c */
+/* Bytes of content that a memory object has of its own, and that are not in memory which the application's process shares. */
+uint64_t opencl_content_bytes(cl_mem memory);
+/* So many of them from an offset on, and how many it were; negative: that failed. */
+int64_t opencl_save_memory(cl_mem memory, uint64_t offset, void *to, size_t bytes);
+/* 0: they are there. */
+int opencl_load_memory(cl_mem memory, uint64_t offset, const void *from, size_t bytes);
+
+/* eviction.c: true once of an object that ends here while the application has it still. */
+int opencl_ends_unseen(cl_mem memory);
+
 /* usm.c: tells the vendor of the allocations of its own that a kernel follows pointers into. */
 cl_int opencl_usm_list(cl_kernel kernel, size_t size, const void *value);
 
