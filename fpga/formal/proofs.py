@@ -35,6 +35,8 @@ class Proof:
     # Cycles from reset within which covers are reached and mutants refuted, and steps that the induction may take.
     depth: int = 16
     steps: int = 4
+    # The properties' name, if it is not that of the module.
+    proof: str = ""
 
 
 PROOFS = (

@@ -8,6 +8,10 @@ import sys
 
 from pyosys import libyosys as yosys
 
+# What is printed before the log of each mode.
+MODE = "aviary mode:"
+OPTIONS = {"induction": "", "step": "-tempinduct-inductonly", "bounded": "-tempinduct-baseonly"}
+
 
 def main():
     job = json.loads(sys.argv[1])
@@ -18,12 +22,16 @@ def main():
 
     parameters = " ".join(f"-G {name}={value}" for name, value in job["parameters"].items())
     run(f"read_slang --top {job['top']} {' '.join('-D ' + define for define in job['defines'])} -I {job['include']} {parameters} {' '.join(job['files'])}")
+    # A signal of a proof that nothing drives is any value in any cycle.
+    run("setundef -undriven -anyseq")
     run(f"prep -top {job['top']} -flatten")
     run("memory_map")
     run("chformal -lower")
     run("opt -full")
-    base = "" if job["mode"] == "induction" else "-tempinduct-baseonly "
-    run(f"sat -tempinduct {base}-prove-asserts -set-assumes -seq 1 -maxsteps {job['steps']} -timeout {job['timeout']}")
+    for mode, steps in job["modes"]:
+        print(MODE, mode, flush=True)
+        run(f"sat -tempinduct {OPTIONS[mode]} -prove-asserts -set-assumes -seq 1 -maxsteps {steps} -timeout {job['timeout']}")
 
 
-main()
+if __name__ == "__main__":
+    main()
