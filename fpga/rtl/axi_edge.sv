@@ -103,4 +103,8 @@ module axi_edge #(
         b_id    <= bid;
         b_error <= bresp[1];
     end
+
+`ifdef PROVE_AXI_EDGE
+    `include "axi_edge_proof.svh"
+`endif
 endmodule
