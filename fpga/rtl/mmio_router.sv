@@ -128,7 +128,7 @@ module mmio_router #(
                     else if (port_select != '0) state <= WAIT;
                     else begin
                         state <= ANSWER;
-                        outside <= target == '0;
+                        outside <= target == '0 && int'(page) != SHELL_PAGES;
                     end
                 LOCAL: state <= ANSWER;
                 WAIT:
