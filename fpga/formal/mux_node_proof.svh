@@ -67,13 +67,29 @@ always_comb
         assert (int'(next) < INPUTS);
     end
 
-// Grants to others while an input waits.
+// The node does not stand still: with room for an item, one is taken in this cycle if one fits: of the burst's input within a
+// burst, of any input otherwise.
+wire f_room = !f_spare_valid;
+wire f_fits = bursting ? in_valid[owner] : in_valid != '0;
+always_comb
+    if (f_started) begin
+        if (f_room && f_fits) assert ((in_valid & in_ready) != '0);
+        if (bursting) assert ((in_ready & ~(INPUTS'(1) << owner)) == '0);
+    end
+
+// What was given to others while an input waits: requests, or with weights their lines.
 localparam int WAITS = 8;
 logic [INPUTS-1:0][WAITS-1:0] f_waited;
+logic [WAITS-1:0] f_given;
+always_comb begin
+    f_given = '0;
+    for (int i = 0; i < INPUTS; i++)
+        if (in_valid[i] && in_ready[i]) f_given = WEIGHTED ? WAITS'(in_lines[i]) + WAITS'(1) : WAITS'(1);
+end
 always_ff @(posedge clk)
     for (int i = 0; i < INPUTS; i++)
         if (reset || !in_valid[i] || in_ready[i]) f_waited[i] <= '0;
-        else if (fire && !bursting) f_waited[i] <= f_waited[i] + 1'b1;
+        else if (!bursting) f_waited[i] <= f_waited[i] + f_given;
 
 if (!WEIGHTED) begin : waits
     // Round robin: at most INPUTS - 1 grants, less the distance that the pointer has covered. In a burst the pointer has moved on.
@@ -86,35 +102,76 @@ if (!WEIGHTED) begin : waits
             end
     end
 end else begin : waits
-    // By weight: at most twice the credit that a round gives to the others.
+    // By weight: at most twice the lines that a round gives to the others, and the three by which each may exceed its credit.
     logic [INPUTS-1:0][WEIGHT-1:0] f_weight;
     always_ff @(posedge clk) f_weight <= weight;
     always_comb if (f_started) assume (weight == f_weight);
-    logic [INPUTS-1:0][WAITS-1:0] quanta, left;
+    logic [INPUTS-1:0][WAITS-1:0] quanta;
+    logic signed [INPUTS-1:0][WAITS+1:0] left;
     for (genvar i = 0; i < INPUTS; i++) begin : of
         wire signed [CREDIT-1:0] mine = $signed(weighted.credit[i]);
         always_comb assume (weight[i] < 4);
         assign quanta[i] = weight[i] == '0 ? WAITS'(4) : WAITS'({weight[i], 2'b00});
-        assign left[i] = mine[CREDIT-1] ? '0 : WAITS'(unsigned'(mine));
+        assign left[i] = (WAITS + 2)'(mine);
         always_comb
             if (f_started) begin
                 assert (mine >= -CREDIT'(3));
-                assert (mine[CREDIT-1] || left[i] <= quanta[i]);
+                assert (mine[CREDIT-1] || WAITS'(unsigned'(mine)) <= quanta[i]);
             end
     end
+    // Who has no credit is served only if nobody waits with some.
+    logic [INPUTS-1:0] may;
+    always_comb begin
+        for (int i = 0; i < INPUTS; i++) may[i] = in_valid[i] && $signed(left[i]) > 0;
+        for (int i = 0; i < INPUTS; i++)
+            if (f_started && !bursting && in_valid[i] && in_ready[i] && !may[i]) assert (may == '0);
+    end
+    // While inputs 0 and 1 both wait, their lines are as their weights, within two rounds and the three lines of each: `ahead` is
+    // given[0] x quanta[1] - given[1] x quanta[0], and is what each has less credit now than when both began to wait.
+    logic signed [WAITS+3:0] ahead, began_0, began_1, now_0, now_1, quantum_0, quantum_1;
+    assign now_0 = (WAITS + 4)'($signed(left[0]));
+    assign now_1 = (WAITS + 4)'($signed(left[1]));
+    assign quantum_0 = $signed((WAITS + 4)'(quanta[0]));
+    assign quantum_1 = $signed((WAITS + 4)'(quanta[1]));
+    wire both = in_valid[0] && in_valid[1];
+    logic waited_both;
+    always_ff @(posedge clk)
+        if (reset || !(both || bursting)) begin
+            waited_both <= 1'b0;
+            ahead       <= '0;
+        end else if (!bursting) begin
+            if (!waited_both) begin
+                began_0 <= now_0;
+                began_1 <= now_1;
+            end
+            waited_both <= 1'b1;
+            ahead <= (waited_both ? ahead : (WAITS + 4)'(0))
+                + (in_ready[0] ? $signed((WAITS + 4)'(f_given)) * quantum_1 : in_ready[1] ? -$signed((WAITS + 4)'(f_given)) * quantum_0 : (WAITS + 4)'(0));
+        end
+    always_comb
+        if (f_started && waited_both) begin
+            assert (began_0 <= quantum_0 && began_0 >= -3 && began_1 <= quantum_1 && began_1 >= -3);
+            assert (ahead == (began_0 - now_0) * quantum_1 - (began_1 - now_1) * quantum_0);
+            assert (ahead <= 2 * quantum_0 * quantum_1 + 3 * (quantum_0 + quantum_1));
+            assert (-ahead <= 2 * quantum_0 * quantum_1 + 3 * (quantum_0 + quantum_1));
+        end
     for (genvar i = 0; i < INPUTS; i++) begin : bound
-        logic [WAITS-1:0] others, credits;
+        logic signed [WAITS+1:0] others, credits, waited, spent;
+        wire empty = left[i][WAITS+1] || left[i] == '0;
         always_comb begin
             others = '0;
             credits = '0;
+            waited = $signed({2'b0, f_waited[i]});
             for (int j = 0; j < INPUTS; j++)
                 if (j != i) begin
-                    others = others + quanta[j];
-                    credits = credits + left[j];
+                    others = others + $signed({2'b0, quanta[j]});
+                    credits = credits + $signed(left[j]);
                 end
+            spent = others;
+            if (!empty) spent = '0;
             if (f_started && in_valid[i]) begin
-                assert (f_waited[i] <= 2 * others);
-                if (f_waited[i] != '0) assert (f_waited[i] + credits + (left[i] == '0 ? others : '0) <= 2 * others);
+                assert (waited <= 2 * others + (WAITS + 2)'(3 * (INPUTS - 1)));
+                if (f_waited[i] != '0) assert (waited + credits + spent <= 2 * others);
             end
         end
     end

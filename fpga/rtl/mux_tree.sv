@@ -26,14 +26,16 @@ module mux_tree #(
     logic [LEVELS:0][PORTS-1:0]            valid, ready, last;
     logic [LEVELS:0][PORTS-1:0][WIDTH-1:0] item;
     logic [LEVELS:0][PORTS-1:0][1:0]       lines;
-    logic [LEVELS:0][PORTS-1:0][7:0]       sum;
+    wire  [LEVELS:0][PORTS-1:0][7:0]       sum;
 
     assign valid[0] = in_valid;
     assign item[0]  = in_item;
     assign last[0]  = in_last;
     assign lines[0] = in_lines;
     assign in_ready = ready[0];
-    always_comb for (int i = 0; i < PORTS; i++) sum[0][i] = {4'b0, weight[i]};
+    for (genvar i = 0; i < PORTS; i++) begin : of_port
+        assign sum[0][i] = {4'b0, weight[i]};
+    end
 
     function automatic int width_at(int level);
         int count = PORTS;
@@ -62,11 +64,13 @@ module mux_tree #(
                 .out_lines (lines[level+1][node])
             );
             // Weights change rarely; a register keeps the sums out of the path of a request.
+            logic [7:0] below;
             always_ff @(posedge clk) begin : add
                 automatic logic [7:0] total = '0;
                 for (int i = 0; i < INPUTS; i++) total += sum[level][FIRST+i];
-                sum[level+1][node] <= total;
+                below <= total;
             end
+            assign sum[level+1][node] = below;
         end
         for (genvar node = ABOVE; node < PORTS; node++) begin : unused
             assign valid[level+1][node] = 1'b0;
@@ -88,4 +92,8 @@ module mux_tree #(
     assign out_last  = last[LEVELS][0];
     assign out_lines = lines[LEVELS][0];
     assign ready[LEVELS][0] = out_ready;
+
+`ifdef PROVE_MUX_TREE
+    `include "mux_tree_proof.svh"
+`endif
 endmodule
