@@ -41,9 +41,9 @@ class Proof:
 
 PROOFS = (
     Proof(
-        "reads", "(a) and (b): no read leaves its slice; the count is exact; responses pass to their owner only", "audit_reads",
+        "reads", "(a) and (b): reads that fit leave, once and in order, others get errors; the count is exact; responses pass to their owner", "audit_reads",
         (PACKAGE, "stage.sv", "slice_check.sv", "audit_reads.sv"), SMALL,
-        ("f_cover_leaves", "f_cover_full", "f_cover_refused", "f_cover_answered", "f_cover_new_owner"),
+        ("f_cover_leaves", "f_cover_full", "f_cover_refused", "f_cover_answered", "f_cover_new_owner", "f_cover_lines"),
         (
             Mutant("no bounds check (the original's flaw)", "slice_check.sv",
                    "if (!enable) fault = FAULT_DISABLED;", "if (1'b1) fault = FAULT_NONE;"),
@@ -66,6 +66,18 @@ PROOFS = (
                    "assign idle = underway == '0 && !held;", "assign idle = !held;"),
             Mutant("refusal shows another port's line", "audit_reads.sv",
                    "else if (inject) rsp_data <= '0;", "else if (inject) rsp_data <= r_data;"),
+            Mutant("lines of responses are counted like refused ones", "audit_reads.sv", "rsp_line  <= mine ? r_line : refused_line;",
+                   "rsp_line  <= refused_line;"),
+            Mutant("each refused request is answered once, not by line", "audit_reads.sv",
+                   "assign refused = inject && refused_line == held_lines;", "assign refused = inject;"),
+            Mutant("a refused request is answered when a response passes", "audit_reads.sv",
+                   "assign inject = held && !hold && fault != FAULT_NONE && !mine;", "assign inject = held && !hold && fault != FAULT_NONE;"),
+            Mutant("tag of the request after", "audit_reads.sv", "({port, held_tag, held_lines, held_sum})",
+                   "({port, rd_tag, held_lines, held_sum})"),
+            Mutant("request lost while the tree is full", "audit_reads.sv", "assign held_leaves = leaves || refused;",
+                   "assign held_leaves = (wants_lines == held_lines && permit) || refused;"),
+            Mutant("fault record has the translated address", "audit_reads.sv", "assign refused_address = held_address;",
+                   "assign refused_address = held_sum;"),
         ),
     ),
     Proof(
