@@ -127,7 +127,4 @@ wire f_cover_answered = f_started && rsp_valid && !rsp_error;
 wire f_cover_lines = f_started && rsp_valid && !f_mine && rsp_line == 2'd3 && f_left;
 wire f_cover_new_owner = f_started && f_hold && !hold && f_quiet && first != f_first;
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

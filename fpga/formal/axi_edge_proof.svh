@@ -124,7 +124,4 @@ wire f_cover_burst = f_started && wvalid && wready && wlast && f_data_beat == 2'
 wire f_cover_ahead = f_started && awvalid && f_write_in - f_data_burst == '0 && !wvalid;
 wire f_cover_interleaved = f_started && r_valid && r_line == 2'd1 && f_next != '0 && rvalid && rid != r_id && f_next[rid] == 2'd2;
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

@@ -158,7 +158,4 @@ wire f_cover_cleared = f_started && f_silent[0] && hold[0];
 wire f_cover_part = f_started && bvalid && bready && !f_whole && access_lanes == 2'b11;
 wire f_cover_turns = f_started && f_writes_before == 2'd1 && take_read;
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

@@ -111,7 +111,4 @@ end
 wire f_cover_read = f_started && arvalid && arid[TAG];
 wire f_cover_write = f_started && awvalid && f_writes[1] != '0;
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

@@ -181,7 +181,4 @@ wire f_cover_burst = f_started && out_valid && out_ready && f_open && out_last;
 wire f_cover_full = f_started && f_spare_valid && !out_ready;
 wire f_cover_waited = f_started && f_waited[0] == WAITS'(INPUTS - 1) && in_valid[0] && in_ready[0];
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

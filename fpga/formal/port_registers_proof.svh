@@ -26,7 +26,4 @@ wire f_cover_changed = f_twice && f_changed;
 wire f_cover_refused = f_twice && slice_refused;
 wire f_cover_released = f_twice && f_hold && !hold;
 
-// A state that must be reachable: the claim that it is not is refuted from reset.
-`ifdef REACH
-always_comb assert (!(`REACH));
-`endif
+`include "reach.svh"

@@ -30,7 +30,8 @@ def main():
     run("opt -full")
     for mode, steps in job["modes"]:
         print(MODE, mode, flush=True)
-        run(f"sat -tempinduct {OPTIONS[mode]} -prove-asserts -set-assumes -seq 1 -maxsteps {steps} -timeout {job['timeout']}")
+        claim = "-prove f_reached 0" if any(define.startswith("REACH=") for define in job["defines"]) else "-prove-asserts"
+        run(f"sat -tempinduct {OPTIONS[mode]} {claim} -set-assumes -seq 1 -maxsteps {steps} -timeout {job['timeout']}")
 
 
 if __name__ == "__main__":
