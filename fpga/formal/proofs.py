@@ -241,4 +241,16 @@ PROOFS = (
             Mutant("error of a write response lost", "axi_edge.sv", "b_error <= bresp[1];", "b_error <= bresp[0];"),
         ),
     ),
+    Proof(
+        "rate", "(h): in any window no more lines pass the limit than the rate gives in it and one burst", "bucket", ("bucket.sv",),
+        {}, ("f_cover_denied", "f_cover_taken"),
+        (
+            Mutant("any credit is enough", "bucket.sv", "credit >= cost;", "credit != '0;"),
+            Mutant("credit is saved without a bound", "bucket.sv", "(kept > 14'(FULL)) ? 14'(FULL) : kept;", "kept;"),
+            Mutant("credit is saved without a bound while requests leave", "bucket.sv", "(kept > 14'(FULL)) ?",
+                   "(kept > 14'(FULL) && !take) ?"),
+            Mutant("a burst costs one line", "bucket.sv", "{1'b0, {1'b0, lines} + 3'd1, 10'b0};", "{1'b0, 3'd1, 10'b0};"),
+            Mutant("credit is not filled", "bucket.sv", "assign filled = credit + {3'b0, rate};", "assign filled = credit;"),
+        ),
+    ),
 )

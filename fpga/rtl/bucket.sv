@@ -10,14 +10,18 @@ module bucket (
     output logic        allowed
 );
     localparam int FULL = 4 * 1024;
-    logic [13:0] credit, cost, filled;
+    logic [13:0] credit, cost, filled, kept;
 
     assign cost = {1'b0, {1'b0, lines} + 3'd1, 10'b0};
     assign allowed = rate == '0 || credit >= cost;
     assign filled = credit + {3'b0, rate};
+    assign kept = (take && rate != '0) ? filled - cost : filled;
 
     always_ff @(posedge clk)
         if (reset) credit <= '0;
-        else if (take && rate != '0) credit <= filled - cost;
-        else credit <= (filled > 14'(FULL)) ? 14'(FULL) : filled;
+        else credit <= (kept > 14'(FULL)) ? 14'(FULL) : kept;
+
+`ifdef PROVE_BUCKET
+    `include "bucket_proof.svh"
+`endif
 endmodule
