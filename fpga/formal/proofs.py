@@ -253,4 +253,29 @@ PROOFS = (
             Mutant("credit is not filled", "bucket.sv", "assign filled = credit + {3'b0, rate};", "assign filled = credit;"),
         ),
     ),
+    Proof(
+        "auditor", "(h): under a limit one request leaves in a cycle and pays for itself, in turns; the first fault is kept", "auditor",
+        (PACKAGE, "stage.sv", "slice_check.sv", "audit_reads.sv", "audit_writes.sv", "bucket.sv", "auditor.sv"),
+        {**SMALL, "ADDRESS": 4, "DATA": 2, "TAG": 1}, ("f_cover_turns", "f_cover_fault"),
+        (
+            Mutant("a write pays for the lines of a read that waits", "auditor.sv",
+                   ".lines(read_chosen ? read_wants_lines : write_wants_lines)", ".lines(read_wants ? read_wants_lines : write_wants_lines)"),
+            Mutant("reads first under a limit", "auditor.sv", "read_wants && (!write_wants || reads_turn);", "read_wants;"),
+            Mutant("writes pay nothing", "auditor.sv", ".take(read_leaves || write_leaves)", ".take(read_leaves)"),
+            Mutant("record of the last fault, not of the first", "auditor.sv", "if (!fault_valid) begin", "if (read_refused || write_refused) begin"),
+            Mutant("drained when reads are", "auditor.sv", "assign drained = read_idle && write_idle;", "assign drained = read_idle;"),
+        ),
+    ),
+    Proof(
+        "vcu", "(i): a write to the VCU's page changes what its address says and nothing else; reads show it", "vcu",
+        (PACKAGE, "port_registers.sv", "vcu.sv"), {"PORTS": 2, "ADDRESS": 5}, ("f_cover_slice", "f_cover_refused"),
+        (
+            Mutant("fault records cleared by any write", "vcu.sv", "(store && address == FAULTS) ? data", "store ? data"),
+            Mutant("a write reaches the registers of all ports", "vcu.sv", "store && in_ports && int'(which) == i;", "store && in_ports;"),
+            Mutant("half of a register is written", "vcu.sv", "assign store = select && write && lanes == 2'b11;",
+                   "assign store = select && write;"),
+            Mutant("ports leave reset by a write elsewhere", "vcu.sv", "else if (store && address == RESET)", "else if (store && !in_ports)"),
+            Mutant("refused write told as accepted", "vcu.sv", "? |(port_select & port_accepted) : known", "? 1'b1 : known"),
+        ),
+    ),
 )

@@ -147,4 +147,8 @@ module auditor #(
             fault_address <= read_refused ? read_fault_address : write_fault_address;
         end
     end
+
+`ifdef PROVE_AUDITOR
+    `include "auditor_proof.svh"
+`endif
 endmodule

@@ -105,4 +105,8 @@ module vcu #(
             .line_read(line_read[i]), .line_written(line_written[i]), .stalled(stalled[i])
         );
     end
+
+`ifdef PROVE_VCU
+    `include "vcu_proof.svh"
+`endif
 endmodule
