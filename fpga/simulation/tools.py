@@ -1,4 +1,4 @@
-"""Where the tools are that `./x setup` installs for the FPGA: one Python environment with Verilator and yosys."""
+"""Where the tools are that `./x setup` installs for the FPGA: one Python environment with Verilator, yosys and cocotb."""
 
 import os
 import subprocess
@@ -18,6 +18,12 @@ def verilator():
     """The folder of the Verilator package; None if it was not installed. Its `bin/verilator` needs more of perl than every machine
     has, and only starts `bin/verilator_bin`."""
     found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/verilator"))
+    return found[0] if python() and found else None
+
+
+def cocotb():
+    """The folder of cocotb; None if it was not installed."""
+    found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/cocotb"))
     return found[0] if python() and found else None
 
 

@@ -1,0 +1,115 @@
+// The hardware monitor with four bare ports, for cocotb: the names that cocotbext-axi looks for, and the constants of AXI that the
+// monitor leaves to its shell.
+module bench #(
+    localparam int PORTS = 4,
+    localparam int MMIO_BITS = 20
+) (
+    input  logic         clk,
+    input  logic         reset,
+
+    output logic         m_axi_arvalid,
+    input  logic         m_axi_arready,
+    output logic [11:0]  m_axi_arid,
+    output logic [63:0]  m_axi_araddr,
+    output logic [7:0]   m_axi_arlen,
+    output logic [2:0]   m_axi_arsize,
+    output logic [1:0]   m_axi_arburst,
+    input  logic         m_axi_rvalid,
+    output logic         m_axi_rready,
+    input  logic [11:0]  m_axi_rid,
+    input  logic [511:0] m_axi_rdata,
+    input  logic [1:0]   m_axi_rresp,
+    input  logic         m_axi_rlast,
+    output logic         m_axi_awvalid,
+    input  logic         m_axi_awready,
+    output logic [11:0]  m_axi_awid,
+    output logic [63:0]  m_axi_awaddr,
+    output logic [7:0]   m_axi_awlen,
+    output logic [2:0]   m_axi_awsize,
+    output logic [1:0]   m_axi_awburst,
+    output logic         m_axi_wvalid,
+    input  logic         m_axi_wready,
+    output logic [511:0] m_axi_wdata,
+    output logic [63:0]  m_axi_wstrb,
+    output logic         m_axi_wlast,
+    input  logic         m_axi_bvalid,
+    output logic         m_axi_bready,
+    input  logic [11:0]  m_axi_bid,
+    input  logic [1:0]   m_axi_bresp,
+
+    input  logic                 s_axil_awvalid,
+    output logic                 s_axil_awready,
+    input  logic [MMIO_BITS-1:0] s_axil_awaddr,
+    input  logic                 s_axil_wvalid,
+    output logic                 s_axil_wready,
+    input  logic [63:0]          s_axil_wdata,
+    input  logic [7:0]           s_axil_wstrb,
+    output logic                 s_axil_bvalid,
+    input  logic                 s_axil_bready,
+    output logic [1:0]           s_axil_bresp,
+    input  logic                 s_axil_arvalid,
+    output logic                 s_axil_arready,
+    input  logic [MMIO_BITS-1:0] s_axil_araddr,
+    output logic                 s_axil_rvalid,
+    input  logic                 s_axil_rready,
+    output logic [63:0]          s_axil_rdata,
+    output logic [1:0]           s_axil_rresp,
+
+    output logic [PORTS-1:0]        acc_reset,
+    output logic [PORTS-1:0]        acc_select,
+    output logic                    acc_write,
+    output logic [11:0]             acc_address,
+    output logic [1:0]              acc_lanes,
+    output logic [63:0]             acc_data,
+    input  logic [PORTS-1:0]        acc_answers,
+    input  logic [PORTS-1:0][63:0]  acc_value,
+    input  logic [PORTS-1:0]        rd_valid,
+    output logic [PORTS-1:0]        rd_ready,
+    input  logic [PORTS-1:0][41:0]  rd_address,
+    input  logic [PORTS-1:0][1:0]   rd_lines,
+    input  logic [PORTS-1:0][7:0]   rd_tag,
+    output logic [PORTS-1:0]        rsp_valid,
+    output logic [PORTS-1:0][7:0]   rsp_tag,
+    output logic [PORTS-1:0][1:0]   rsp_line,
+    output logic [PORTS-1:0]        rsp_error,
+    output logic [PORTS-1:0][511:0] rsp_data,
+    input  logic [PORTS-1:0]        wr_valid,
+    output logic [PORTS-1:0]        wr_ready,
+    input  logic [PORTS-1:0]        wr_first,
+    input  logic [PORTS-1:0]        wr_fence,
+    input  logic [PORTS-1:0][41:0]  wr_address,
+    input  logic [PORTS-1:0][1:0]   wr_lines,
+    input  logic [PORTS-1:0][7:0]   wr_tag,
+    input  logic [PORTS-1:0][511:0] wr_data,
+    output logic [PORTS-1:0]        done_valid,
+    output logic [PORTS-1:0][7:0]   done_tag,
+    output logic [PORTS-1:0]        done_error
+);
+    assign m_axi_arsize = 3'd6;
+    assign m_axi_arburst = 2'd1;
+    assign m_axi_awsize = 3'd6;
+    assign m_axi_awburst = 2'd1;
+    assign m_axi_wstrb = '1;
+    assign m_axi_rready = 1'b1;
+    assign m_axi_bready = 1'b1;
+
+    monitor #(.PORTS(PORTS), .ARITY(2), .MMIO_BITS(MMIO_BITS)) dut (
+        .clk, .reset,
+        .arvalid(m_axi_arvalid), .arready(m_axi_arready), .arid(m_axi_arid), .araddr(m_axi_araddr), .arlen(m_axi_arlen),
+        .awvalid(m_axi_awvalid), .awready(m_axi_awready), .awid(m_axi_awid), .awaddr(m_axi_awaddr), .awlen(m_axi_awlen),
+        .wvalid(m_axi_wvalid), .wready(m_axi_wready), .wdata(m_axi_wdata), .wlast(m_axi_wlast),
+        .rvalid(m_axi_rvalid), .rid(m_axi_rid), .rresp(m_axi_rresp), .rlast(m_axi_rlast), .rdata(m_axi_rdata),
+        .bvalid(m_axi_bvalid), .bid(m_axi_bid), .bresp(m_axi_bresp),
+        .s_awvalid(s_axil_awvalid), .s_awready(s_axil_awready), .s_awaddr(s_axil_awaddr), .s_wvalid(s_axil_wvalid),
+        .s_wready(s_axil_wready), .s_wdata(s_axil_wdata), .s_wstrb(s_axil_wstrb), .s_bvalid(s_axil_bvalid),
+        .s_bready(s_axil_bready), .s_bresp(s_axil_bresp), .s_arvalid(s_axil_arvalid), .s_arready(s_axil_arready),
+        .s_araddr(s_axil_araddr), .s_rvalid(s_axil_rvalid), .s_rready(s_axil_rready), .s_rdata(s_axil_rdata), .s_rresp(s_axil_rresp),
+        .irq(), .busy(),
+        .acc_reset, .acc_running('0), .acc_active('0), .acc_irq('0), .acc_vector('0),
+        .acc_select, .acc_write, .acc_address, .acc_lanes, .acc_data, .acc_answers, .acc_value,
+        .rd_valid, .rd_ready, .rd_address, .rd_lines, .rd_tag,
+        .rsp_valid, .rsp_tag, .rsp_line, .rsp_error, .rsp_data,
+        .wr_valid, .wr_ready, .wr_first, .wr_fence, .wr_address, .wr_lines, .wr_tag, .wr_data,
+        .done_valid, .done_tag, .done_error
+    );
+endmodule
