@@ -28,7 +28,7 @@ pub use memory::arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDR
 pub use memory::changes::{copy_changes, mask_bytes};
 pub use memory::rows::Rows;
 pub use memory::window::Extent;
-pub use remote::{AddressError, RemoteAddress, limit_unsent};
+pub use remote::{AddressError, RemoteAddress, limit_unsent, min_round_trip};
 pub use stream::StreamLane;
 pub use user_entry::has_user_entry;
 

@@ -23,6 +23,29 @@ pub fn limit_unsent(socket: impl AsFd, bytes: u32) {
     };
 }
 
+/// Where the kernel's `tcp_info` has the shortest round trip of the connection, in microseconds (include/uapi/linux/tcp.h).
+const MIN_ROUND_TRIP_AT: usize = 148;
+
+/// The shortest round trip of a TCP connection that the kernel has seen; `None`: another sort of socket, or not one yet.
+pub fn min_round_trip(socket: impl AsFd) -> Option<Duration> {
+    let mut info = [0u8; 256];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`, and says how many these were.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let told = info.get(..length as usize).filter(|_| status == 0)?;
+    let microseconds = u32::from_ne_bytes(*told.get(MIN_ROUND_TRIP_AT..)?.first_chunk()?);
+    // The kernel's value for none is all ones.
+    (microseconds != 0 && microseconds != u32::MAX).then(|| Duration::from_micros(microseconds.into()))
+}
+
 fn vsock_address(cid: u32, port: u32) -> libc::sockaddr_vm {
     // SAFETY: a plain C struct for which all zeros is a valid value.
     let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
@@ -169,5 +192,24 @@ mod tests {
         }
         assert!("127.0.0.2:1".parse::<RemoteAddress>().unwrap().is_loopback());
         assert!(!"10.0.0.1:1".parse::<RemoteAddress>().unwrap().is_loopback());
+    }
+
+    #[test]
+    fn the_kernel_knows_the_round_trip_of_a_connection() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let begun = std::time::Instant::now();
+        for byte in 0..3 {
+            std::io::Write::write_all(&mut near, &[byte]).unwrap();
+            std::io::Read::read_exact(&mut far, &mut [0]).unwrap();
+        }
+        let shortest = min_round_trip(&near).unwrap();
+        assert!(
+            shortest > Duration::ZERO && shortest <= begun.elapsed().max(Duration::from_millis(100)),
+            "{shortest:?}"
+        );
+        let (pipe, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(min_round_trip(&pipe), None);
     }
 }

@@ -122,6 +122,10 @@ impl Carrier {
         self.round_trip.fetch_min(self.clock().saturating_sub(sent), Ordering::Relaxed);
     }
 
+    pub fn note_round_trip(&self, round_trip: Duration) {
+        self.round_trip.fetch_min(u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Acknowledges that `received` numbered packets have arrived; the peer keeps them until then.
     pub fn acknowledge(&self, received: u64) {
         if !self.grace.is_zero() {

@@ -8,10 +8,12 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, limit_unsent};
+use aviary_transport::{Arena, limit_unsent, min_round_trip};
 use aviary_wire::MAX_MESSAGE;
 
 use crate::carry::carrier::Carrier;
+use crate::carry::compressing::Compressing;
+pub use crate::carry::compressing::Compression;
 use crate::carry::inbox::{Batch, Parcel};
 use crate::carry::outbox::Next;
 use crate::carry::stream::{Reader, Writer};
@@ -19,27 +21,15 @@ use crate::frames::frame::{Frame, Kind, Packets, put_frame, put_packet, put_sign
 
 /// The most unsent bytes in the kernel, so that a small message waits for no more than these.
 const MAX_UNSENT_BYTES: u32 = 128 << 10;
-/// Below this round trip the peer is on this machine or next to it: compressing would cost more time than it saves.
-const LOCAL_ROUND_TRIP: Duration = Duration::from_micros(300);
-/// The size of a packet in bytes from which on it is compressed.
-const MIN_COMPRESSED_BYTES: usize = 1000;
 /// The most messages of all lanes that have arrived in part.
 const MAX_PARTIAL: usize = 1024;
 /// Bytes of numbered packets after which an acknowledgement is sent: a sixteenth of what the peer may keep.
 const ACK_BYTES: usize = 1 << 20;
 /// Bytes that each packet counts in addition to its length.
 const ACK_PACKET_COST: usize = 64;
+/// The kernel is asked for the round trip so often.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
-const COMPRESSION_SAMPLE_BYTES: usize = 8 << 10;
-/// Estimated speed of the compressor, in bytes per second; faster connections are not compressed.
-const COMPRESSOR_BYTES_PER_SECOND: f64 = 250e6;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    Off,
-    /// Compress if the connection is slow and the data becomes shorter.
-    Auto,
-}
 
 /// A connection before a session uses it: for the handshake.
 pub struct Link {
@@ -121,7 +111,9 @@ impl Link {
     /// The two directions of the connection. `intake`: the state of arrival over earlier connections.
     pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter) {
         let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
-        let writer = NetWriter { writer: self.writer, compression, speed: f64::MAX, idle: self.patience / 4 };
+        let compressing = Compressing::new(compression, is_local(&self.socket));
+        let writer =
+            NetWriter { writer: self.writer, socket: self.socket, looked: None, compressing, idle: self.patience / 4 };
         (reader, writer)
     }
 }
@@ -132,6 +124,11 @@ pub fn drain(socket: &mut TcpStream) {
     let _ = socket.set_read_timeout(Some(LAST_PACKETS_TIMEOUT));
     let deadline = Instant::now() + LAST_PACKETS_TIMEOUT;
     while socket.read(&mut [0; 4096]).is_ok_and(|n| n > 0) && Instant::now() < deadline {}
+}
+
+/// The peer is on this machine: on loopback, or in a VM by vsock, which has no address.
+fn is_local(socket: &TcpStream) -> bool {
+    socket.peer_addr().map_or(true, |peer| peer.ip().to_canonical().is_loopback())
 }
 
 fn waited(error: &io::Error) -> bool {
@@ -336,9 +333,10 @@ fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(
 
 pub(crate) struct NetWriter {
     writer: Writer,
-    compression: Compression,
-    /// Estimated speed of the connection, in bytes per second.
-    speed: f64,
+    /// Of the writer; asked for its round trip.
+    socket: TcpStream,
+    looked: Option<Instant>,
+    compressing: Compressing,
     idle: Duration,
 }
 
@@ -355,6 +353,7 @@ impl NetWriter {
         packet.clear();
         loop {
             frames.clear();
+            self.look_at_round_trip(carrier, Instant::now());
             let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
             match carrier.outbox.next(arena, &mut signs, &mut frames, linger, self.idle) {
                 Next::Packet => {}
@@ -371,17 +370,21 @@ impl NetWriter {
                 continue;
             }
             packet.clear();
-            put_packet(&mut packet, &frames, self.pays(&frames, carrier.round_trip()));
+            put_packet(&mut packet, &frames, self.compressing.pays(&frames, carrier.round_trip()));
             let (start, length) = (Instant::now(), packet.len());
             let written = signed.and_then(|()| self.writer.write(&packet));
             // It has its number, whether or not the connection took it.
             carrier.outbox.keep(&mut packet);
             written?;
-            if length > COMPRESSION_SAMPLE_BYTES {
-                let speed = length as f64 / start.elapsed().as_secs_f64().max(1e-9);
-                // Slowly, because a buffer with room says little.
-                self.speed = if self.speed == f64::MAX { speed } else { self.speed * 0.9 + speed * 0.1 };
-            }
+            self.compressing.sent(frames.len(), length, start.elapsed());
+        }
+    }
+
+    /// The kernel measures it all the time. A ping waits for the other machine's threads, too.
+    fn look_at_round_trip(&mut self, carrier: &Carrier, now: Instant) {
+        if self.looked.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
+            self.looked = Some(now);
+            min_round_trip(&self.socket).into_iter().for_each(|shortest| carrier.note_round_trip(shortest));
         }
     }
 
@@ -394,19 +397,5 @@ impl NetWriter {
         put_signs(&mut packet, signs);
         signs.clear();
         self.writer.write(&packet)
-    }
-
-    fn pays(&self, frames: &[u8], round_trip: Duration) -> bool {
-        if self.compression == Compression::Off || round_trip < LOCAL_ROUND_TRIP || frames.len() < MIN_COMPRESSED_BYTES
-        {
-            return false;
-        }
-        if frames.len() <= COMPRESSION_SAMPLE_BYTES {
-            return true;
-        }
-        let sample = &frames[frames.len() / 2..][..COMPRESSION_SAMPLE_BYTES.min(frames.len() / 2)];
-        let packed = lz4_flex::block::compress(sample).len();
-        // Many small messages are worth it for the few segments that they then need.
-        packed * 10 < sample.len() * 8 && (self.speed < COMPRESSOR_BYTES_PER_SECOND || packed * 3 < sample.len())
     }
 }

@@ -1,6 +1,7 @@
 //! One session between two carriers: queues, the threads that read and write, and the connection's state.
 
 pub(crate) mod carrier;
+pub(crate) mod compressing;
 pub(crate) mod inbox;
 pub(crate) mod life;
 pub(crate) mod link;
