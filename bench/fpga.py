@@ -1,9 +1,13 @@
 """The simulated FPGA card: device cycles, never wall clock. The figures are the same in each run."""
 
+import json
 import subprocess
 import sys
 
 from harness.process import ROOT, Failure, Skipped
+
+sys.path.append(str(ROOT / "fpga/simulation"))
+import tools  # noqa: E402
 
 ACCELERATORS = sorted(path.parent.name for path in ROOT.glob("fpga/accelerators/*/golden.py"))
 # The two of the paper that saturate the link, and that wait for each read.
@@ -77,7 +81,18 @@ def worksets():
             for page, sizes in sets.items() for size in sizes for ports in PORTS}
 
 
-SECTIONS = {function.__name__: function() for function in (latency, copies, colocated, weights, switches, slices, iotlb, worksets)}
+MODULES = ("monitor", "auditor", "audit_reads", "audit_writes", "mux_node", "axi_edge", "mmio_router", "vcu")
+
+
+def depth():
+    figures = {}
+    for module in MODULES:
+        figures[f"fpga.depth.{module}"] = f"levels of logic of {module}, synthesized for Cyclone V, not placed and routed"
+        figures[f"fpga.delay.{module}"] = "... its longest path in ns, without wires"
+    return figures
+
+
+SECTIONS = {function.__name__: function() for function in (latency, copies, colocated, weights, switches, slices, iotlb, worksets, depth)}
 FIGURES = {name: meaning for figures in SECTIONS.values() for name, meaning in figures.items()}
 
 
@@ -97,7 +112,21 @@ def measured(section, quick):
     return figures
 
 
+def synthesized():
+    """Levels and delays of the monitor's modules, by yosys."""
+    if not tools.python():
+        raise Skipped("the FPGA tools are not installed; ./x setup installs them")
+    figures = {}
+    for module in MODULES:
+        result = subprocess.run([str(tools.python()), str(ROOT / "fpga/depth.py"), module], capture_output=True, text=True, check=False)
+        found = [json.loads(line.removeprefix("depth ")) for line in result.stdout.splitlines() if line.startswith("depth ")]
+        if result.returncode or not found:
+            raise Failure(f"{module} was not synthesized:\n{(result.stdout + result.stderr)[-2000:]}")
+        figures |= {f"fpga.depth.{module}": found[0]["levels"], f"fpga.delay.{module}": found[0]["ns"]}
+    return figures
+
+
 def benchmarks():
     """Name of a benchmark, the function that measures it, and its figures."""
-    return {f"fpga.{section}": (lambda quick, section=section: measured(section, quick), list(figures))
+    return {f"fpga.{section}": ((lambda _quick: synthesized()) if section == "depth" else (lambda quick, section=section: measured(section, quick)), list(figures))
             for section, figures in SECTIONS.items()}
