@@ -2,10 +2,12 @@
 // the kernel's lines are written to TARGET in order. The kernel's registers change only in cycles with `s_enable`, which stands
 // still while the job is paused, so that a job can be saved between any two steps of its kernel: nothing has to drain but the
 // requests under way. PERIOD is the number of the monitor's cycles per step: 1, 2 and 4 are clocks of 400, 200 and 100 MHz.
+// With BURST 4 lines are read in bursts of four where their addresses allow it, which may be answered in any order.
 module stream_shell #(
     parameter logic [127:0] GUID = 128'h0,
     parameter int STATE = 1,
-    parameter int PERIOD = 1
+    parameter int PERIOD = 1,
+    parameter int BURST = 1
 ) (
 `include "accelerator_ports.svh"
     ,
@@ -30,8 +32,8 @@ module stream_shell #(
     input  logic [63:0]      s_value
 );
     import line_pkg::*;
-    // Lines that are read ahead. All of them are read again after a pause.
-    localparam int DEPTH = 64;
+    // Lines that are read ahead; more of them in bursts, which wait longer for a busy link. All are read again after a pause.
+    localparam int DEPTH = BURST == 4 ? 128 : 64;
     localparam int SLOT = $clog2(DEPTH);
     localparam int PHASE = PERIOD > 1 ? $clog2(PERIOD) : 1;
 
@@ -42,7 +44,15 @@ module stream_shell #(
     logic [DATA-1:0] slots [DEPTH];
     logic [DEPTH-1:0] full;
     logic [PHASE-1:0] phase;
+    // A response's place: its burst's first slot and its line.
+    logic [SLOT-1:0] slot;
+    assign slot = rsp_tag[SLOT-1:0] + SLOT'(rsp_line);
     logic begins, takes, puts;
+    // Lines that may be read and that there is room for; the address of the next one; if it begins a burst.
+    logic [31:0] left, room;
+    logic [ADDRESS-1:0] next;
+    logic by_four;
+    logic [2:0] asked;
 
     assign k_state = {taken, put, s_state};
     assign s_start = k_start;
@@ -53,7 +63,7 @@ module stream_shell #(
 
     job_shell #(.GUID(GUID), .STATE(STATE + 64)) jobs (
         .*,
-        .k_rd_address(source[47:6] + ADDRESS'(fetched)), .k_rd_lines(2'd0), .k_rd_tag(TAG'(fetched[SLOT-1:0])),
+        .k_rd_address(next), .k_rd_lines(by_four ? 2'd3 : 2'd0), .k_rd_tag(TAG'(fetched[SLOT-1:0])),
         .k_wr_first(1'b1), .k_wr_fence(1'b0), .k_wr_address(target[47:6] + ADDRESS'(put)), .k_wr_lines(2'd0),
         .k_wr_tag(put[TAG-1:0]), .k_wr_data(s_out)
     );
@@ -72,7 +82,13 @@ module stream_shell #(
         endcase
 
     assign s_enable = k_run && !begins && phase == '0;
-    assign k_rd_valid = !begins && fetched != lines[31:0] && fetched - taken < DEPTH;
+    assign left = lines[31:0] - fetched;
+    assign room = 32'(DEPTH) - (fetched - taken);
+    assign next = source[47:6] + ADDRESS'(fetched);
+    // What is left and the address do not change while a request waits, so its shape does not.
+    assign by_four = BURST == 4 && next[1:0] == 2'd0 && left >= 32'd4;
+    assign asked = by_four ? 3'd4 : 3'd1;
+    assign k_rd_valid = !begins && left != '0 && room >= 32'(asked);
     assign s_in_valid = full[taken[SLOT-1:0]];
     assign s_in = slots[taken[SLOT-1:0]];
     assign s_last = taken + 32'd1 == lines[31:0];
@@ -83,18 +99,18 @@ module stream_shell #(
     assign k_finished = !begins && taken == lines[31:0] && s_idle && !s_out_valid;
 
     always_ff @(posedge clk) begin
-        if (k_rsp_valid) slots[rsp_tag[SLOT-1:0]] <= rsp_data;
+        if (k_rsp_valid) slots[slot] <= rsp_data;
         phase <= (reset || begins || phase == PHASE'(PERIOD - 1)) ? '0 : phase + 1'b1;
         if (reset || k_start) {fetched, taken, put} <= '0;
         else if (k_load) {fetched, taken, put} <= {k_loaded[STATE+63-:32], k_loaded[STATE+:64]};
         else begin
-            fetched <= fetched + 32'(k_rd_valid && k_rd_ready);
+            fetched <= fetched + (k_rd_valid && k_rd_ready ? 32'(asked) : 32'd0);
             taken   <= taken + 32'(takes);
             put     <= put + 32'(puts);
         end
         if (reset || begins) full <= '0;
         else begin
-            if (k_rsp_valid) full[rsp_tag[SLOT-1:0]] <= 1'b1;
+            if (k_rsp_valid) full[slot] <= 1'b1;
             if (takes) full[taken[SLOT-1:0]] <= 1'b0;
         end
     end

@@ -7,7 +7,7 @@ module grs #(
 );
     logic s_start, s_load, s_enable, s_in_valid, s_in_ready, s_last, s_out_valid, s_out_ready, s_select, s_loaded;
     logic [511:0] s_in, s_out;
-    stream_shell #(.GUID(128'h6772_7300_4a5e_4f0a_9d1b_2f4f_0c11_0003), .STATE(1), .PERIOD(PERIOD)) shell (
+    stream_shell #(.GUID(128'h6772_7300_4a5e_4f0a_9d1b_2f4f_0c11_0003), .STATE(1), .PERIOD(PERIOD), .BURST(4)) shell (
         .*, .s_state(1'b0), .s_idle(1'b1), .s_value(64'd0)
     );
     assign s_out_valid = s_in_valid;

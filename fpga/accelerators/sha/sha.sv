@@ -42,7 +42,7 @@ module sha #(
     logic [7:0][63:0] chained, working;
     // The next 16 words of the message schedule, the next one lowest.
     logic [15:0][63:0] schedule;
-    stream_shell #(.GUID(128'h7368_6100_4a5e_4f0a_9d1b_2f4f_0c11_0006), .STATE(STATE), .PERIOD(PERIOD)) shell (
+    stream_shell #(.GUID(128'h7368_6100_4a5e_4f0a_9d1b_2f4f_0c11_0006), .STATE(STATE), .PERIOD(PERIOD), .BURST(4)) shell (
         .*, .s_state({half, busy, last, digest_due, round, chained, working, schedule}),
         .s_out(big_endian(chained)), .s_idle(!busy && !digest_due), .s_value(64'd0)
     );
