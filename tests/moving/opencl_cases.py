@@ -19,7 +19,7 @@ SAMPLE = {"moved": 7, "transfers": 7, "printing": 7, "svm": 1}
 # Programs of the sample that are parked, too.
 PARKED = {"moved": 7}
 # And those whose memory is swapped.
-SWAPPED = {"moved": 1, "images": 7, "mapping": 1, "transfers": 7}
+SWAPPED = {"moved": 1, "crowd": 1, "images": 7, "mapping": 1, "transfers": 7}
 # A command waits for the application.
 WAITS = "devices still execute earlier calls"
 # A program lives whose build has failed: its log would be lost.

@@ -1,7 +1,7 @@
-/* Buffers, a part of one, an image and kernels whose arguments are set once, used again and again: with more of them than the device's
+/* Buffers, a part of one, images and kernels whose arguments are set once, used again and again: with more of them than the device's
  * memory holds, and in several copies at once, all contents stay right.
  *
- *   crowd BUFFERS BYTES ROUNDS [told]     told: each round waits for a line of the input, and answers one */
+ *   crowd [BUFFERS BYTES ROUNDS [told]]   told: each round waits for a line of the input, and answers one */
 #include "common.h"
 
 enum { MOST = 64, WIDTH = 61, HEIGHT = 37, PIXELS = WIDTH * HEIGHT, PIECE = 1 << 18 };
@@ -17,7 +17,7 @@ static const char *SOURCE =
 struct crowd {
     struct device device;
     size_t buffers, words;
-    cl_mem all[MOST], part, image, sums;
+    cl_mem all[MOST], part, image, closed, sums;
     cl_kernel steps[MOST], part_step, add;
     cl_uint *expected[MOST], sums_expected[PIXELS];
     unsigned char pixels[PIXELS * 4];
@@ -41,7 +41,8 @@ static void argument(cl_kernel kernel, cl_uint index, size_t size, const void *v
     MUST(clSetKernelArg(kernel, index, size, value));
 }
 
-static void make_image(struct crowd *c, cl_program program) {
+/* The image that kernels read, which the host may not touch, is a copy of one that it has written. */
+static void make_images(struct crowd *c) {
     cl_image_format format = {CL_RGBA, CL_UNSIGNED_INT8};
     cl_image_desc description = {.image_type = CL_MEM_OBJECT_IMAGE2D, .image_width = WIDTH, .image_height = HEIGHT};
     cl_int status;
@@ -51,13 +52,34 @@ static void make_image(struct crowd *c, cl_program program) {
     MUST(status);
     size_t origin[3] = {0}, region[3] = {WIDTH, HEIGHT, 1};
     MUST(clEnqueueWriteImage(c->device.queue, c->image, CL_TRUE, origin, region, 0, 0, c->pixels, 0, NULL, NULL));
+    c->closed = clCreateImage(c->device.context, CL_MEM_READ_ONLY | CL_MEM_HOST_NO_ACCESS, &format, &description, NULL, &status);
+    MUST(status);
+    MUST(clEnqueueCopyImage(c->device.queue, c->image, c->closed, origin, origin, region, 0, NULL, NULL));
+}
+
+static void set_sums(struct crowd *c, cl_program program) {
+    cl_int status;
     cl_sampler sampler = clCreateSampler(c->device.context, CL_FALSE, CL_ADDRESS_CLAMP_TO_EDGE, CL_FILTER_NEAREST, &status);
     MUST(status);
     c->sums = buffer_of(&c->device, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, sizeof c->sums_expected, c->sums_expected);
     c->add = kernel_of(program, "add");
-    argument(c->add, 0, sizeof c->image, &c->image);
+    argument(c->add, 0, sizeof c->closed, &c->closed);
     argument(c->add, 1, sizeof sampler, &sampler);
     argument(c->add, 2, sizeof c->sums, &c->sums);
+}
+
+/* The last one of several may not be written by the host: it gets its content through the first. */
+static cl_mem made_buffer(struct crowd *c, size_t k) {
+    size_t bytes = c->words * 4;
+    int closed = k && k + 1 == c->buffers;
+    cl_mem made = buffer_of(&c->device, CL_MEM_READ_WRITE | (closed ? CL_MEM_HOST_READ_ONLY : 0), bytes, NULL);
+    cl_mem written = closed ? c->all[0] : made;
+    transfer(c, written, (char *)c->expected[k], bytes, 1);
+    if (closed) {
+        MUST(clEnqueueCopyBuffer(c->device.queue, written, made, 0, 0, bytes, 0, NULL, NULL));
+        transfer(c, written, (char *)c->expected[0], bytes, 1);
+    }
+    return made;
 }
 
 static void make(struct crowd *c) {
@@ -67,8 +89,7 @@ static void make(struct crowd *c) {
         c->expected[k] = calloc(c->words, sizeof **c->expected);
         for (size_t i = 0; i < c->words; i++)
             c->expected[k][i] = (cl_uint)(k * 1000003 + i);
-        c->all[k] = buffer_of(&c->device, CL_MEM_READ_WRITE, c->words * 4, NULL);
-        transfer(c, c->all[k], (char *)c->expected[k], c->words * 4, 1);
+        c->all[k] = made_buffer(c, k);
         c->steps[k] = kernel_of(program, "advance");
         argument(c->steps[k], 0, sizeof c->all[k], &c->all[k]);
     }
@@ -82,7 +103,8 @@ static void make(struct crowd *c) {
     cl_uint add = 77;
     argument(c->part_step, 0, sizeof c->part, &c->part);
     argument(c->part_step, 1, sizeof add, &add);
-    make_image(c, program);
+    make_images(c);
+    set_sums(c, program);
 }
 
 static void launch(struct crowd *c, cl_kernel kernel, size_t count) {
@@ -142,11 +164,11 @@ static int round_is_right(struct crowd *c, cl_uint number, int told) {
 
 int main(int count, char **arguments) {
     static struct crowd c;
-    if (count < 4)
-        return 2;
-    c.buffers = strtoul(arguments[1], NULL, 10);
-    c.words = strtoul(arguments[2], NULL, 10) / 4;
-    cl_uint rounds = (cl_uint)strtoul(arguments[3], NULL, 10);
+    char *few[] = {arguments[0], "4", "50000", "6"};
+    char **numbers = count < 4 ? few : arguments;
+    c.buffers = strtoul(numbers[1], NULL, 10);
+    c.words = strtoul(numbers[2], NULL, 10) / 4;
+    cl_uint rounds = (cl_uint)strtoul(numbers[3], NULL, 10);
     int told = count > 4;
     if (!c.buffers || c.buffers > MOST)
         return 2;
