@@ -3,7 +3,8 @@
 //! The arbiter knows how much each session has on each device, and decides who leaves and who comes: it never does so itself.
 //! Time is an argument. What it promises (tests.rs holds it against a model): the memory that is on a device, or may be,
 //! is never more than there is; who waits longest comes first, so that nobody starves; and what a session was brought in for stays
-//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for as long as that.
+//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for as long as that. Free room is kept for one that
+//! waits as long as the rest may come free: a session that refused to leave a moment ago keeps it from that one alone.
 
 mod member;
 mod place;
@@ -312,9 +313,9 @@ impl Residency {
             return self.refuse(session, ask, orders);
         }
         if !place.is_under_way() && room.has(&need) {
-            room.take(&need);
             match place {
-                Place::Out if member.not_before > now => {}
+                // It could not return a moment ago. Until it is asked again others may have the room.
+                Place::Out if member.not_before > now => return,
                 Place::Out => {
                     if self.step(session, Step::Return, now).is_ok() {
                         orders.push(Order::Return { session });
@@ -322,6 +323,7 @@ impl Residency {
                 }
                 _ => self.grant(session, orders, now),
             }
+            room.take(&need);
             return;
         }
         if let (Place::In, Some(ask)) = (place, ask)
@@ -331,8 +333,7 @@ impl Residency {
         }
         if !place.is_under_way() {
             let lacking = room.lacking(&need);
-            let victims = self.victims(session, &lacking, now);
-            for victim in victims {
+            for victim in self.victims(session, &lacking, now) {
                 self.members.entry(victim).and_modify(|member| member.leaves_for = Some(session));
                 room.comes_free(&self.members[&victim].held);
                 if self.step(victim, Step::Evict, now).is_ok() {
@@ -340,12 +341,25 @@ impl Residency {
                 }
             }
         }
-        // One that can never come keeps nobody waiting: its device was made smaller meanwhile.
-        let fits =
-            |(number, bytes): (&usize, &u64)| self.devices.get(*number).is_some_and(|device| *bytes <= device.memory);
-        if need.iter().all(fits) {
+        if self.can_come_free(session, &need, now) {
             room.take(&need);
         }
+    }
+
+    /// Whether so much may come free for a session while those stay that keep what they have: for ever, or until they are asked
+    /// again. Without that the session keeps no others waiting: one that never leaves would do so for good.
+    fn can_come_free(&self, session: u64, need: &BTreeMap<usize, u64>, now: u64) -> bool {
+        let stays = |number: &u64, member: &Resident| {
+            *number == session
+                || member.place == Place::Out
+                || member.place == Place::In && (member.not_before > now || member.turn_ends() == u64::MAX)
+        };
+        need.iter().all(|(device, bytes)| {
+            let memory = self.devices.get(*device).map_or(0, |device| device.memory);
+            let staying = self.members.iter().filter(|(number, member)| stays(number, member));
+            let kept = staying.map(|(_, member)| member.occupies(*device)).fold(0, u64::saturating_add);
+            kept.saturating_add(*bytes) <= memory
+        })
     }
 
     /// Whether an allocation can ever have room.
@@ -410,6 +424,11 @@ impl Residency {
             if self.would_free(&without, lacking) {
                 chosen = without;
             }
+        }
+        // One that refused the last time may refuse again, and the others would have left for nothing.
+        let refused = |session: &u64| self.members.get(session).is_some_and(|member| member.stays > 0);
+        if chosen.iter().any(refused) {
+            chosen.retain(refused);
         }
         chosen
     }

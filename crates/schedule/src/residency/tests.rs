@@ -11,6 +11,8 @@ const NS_PER_BYTE: u64 = 10_000;
 const MEMORY: u64 = 1000;
 /// Nobody waits for longer than this.
 const LONGEST_WAIT: u64 = 8_000 * MS;
+/// A session that refuses to leave is there for so long.
+const STUCK: u64 = 30_000 * MS;
 
 /// Numbers that repeat (xorshift64*).
 struct Random(u64);
@@ -31,6 +33,8 @@ enum Event {
     HasLeft(u64),
     IsBack(u64),
     Stays(u64),
+    /// The program ends.
+    Ends(u64),
     Looks,
 }
 
@@ -51,6 +55,10 @@ struct Program {
     /// Of its last return: when, and how long it took.
     came: Option<(u64, u64)>,
     came_for: u64,
+    /// From then on it refuses to leave.
+    stuck_at: Option<u64>,
+    /// While it waits there was a time at which it had no room beside those that refuse.
+    had_no_place: bool,
 }
 
 struct Model {
@@ -94,6 +102,11 @@ impl Model {
             model.programs.insert(session, Program::default());
             model.at(model.random_gap(), Event::Acts(session));
         }
+        if model.random.below(4) == 0 {
+            let from = model.random.below(100 * MS);
+            model.programs.get_mut(&1).unwrap().stuck_at = Some(from);
+            model.at(STUCK, Event::Ends(1));
+        }
         model
     }
 
@@ -106,7 +119,7 @@ impl Model {
     }
 
     /// What is on the devices in truth: memory is there from the order to return to the report that it has left.
-    fn check(&self) {
+    fn check(&mut self) {
         for (number, device) in self.devices.iter().enumerate() {
             let there = self.programs.values().filter(|program| !program.is_out).map(|program| program.held[number]);
             let there: u64 = there.sum();
@@ -114,6 +127,26 @@ impl Model {
             assert_eq!(there, self.residency.occupied(number), "of the device at {}", self.now);
             let all: u64 = self.programs.values().map(|program| program.held[number]).sum();
             assert!(all <= device.most, "{all} bytes were given of device {number}");
+        }
+        self.check_waiters();
+    }
+
+    /// Those that have room beside the ones that refuse to leave wait for a limited time, whoever else waits.
+    fn check_waiters(&mut self) {
+        let stuck = |program: &&Program| program.stuck_at.is_some_and(|at| at <= self.now);
+        let refusing: Vec<u64> = (0..self.devices.len())
+            .map(|number| self.programs.values().filter(stuck).map(|program| program.held[number]).sum())
+            .collect();
+        for (session, program) in &mut self.programs {
+            let Some(since) = program.waits else { continue };
+            let is_stuck = program.stuck_at.is_some_and(|at| at <= self.now);
+            let has_place = refusing.iter().enumerate().all(|(number, refused)| {
+                let asked = program.asked.filter(|(_, device, _)| *device == number).map_or(0, |(_, _, bytes)| bytes);
+                program.held[number] + asked + if is_stuck { 0 } else { *refused } <= MEMORY
+            });
+            program.had_no_place |= !has_place;
+            let waited = self.now - since;
+            assert!(program.had_no_place || waited <= LONGEST_WAIT, "{session} has waited for {} ms", waited / MS);
         }
     }
 
@@ -160,8 +193,11 @@ impl Model {
 
     fn has_waited(&mut self, session: u64) {
         let now = self.now;
-        if let Some(since) = self.programs.get_mut(&session).unwrap().waits.take() {
-            assert!(now - since <= LONGEST_WAIT, "session {session} has waited for {} ms", (now - since) / MS);
+        let program = self.programs.get_mut(&session).unwrap();
+        let had_no_place = std::mem::take(&mut program.had_no_place);
+        if let Some(since) = program.waits.take() {
+            let waited = now - since;
+            assert!(had_no_place || waited <= LONGEST_WAIT, "session {session} has waited for {} ms", waited / MS);
         }
     }
 
@@ -172,6 +208,7 @@ impl Model {
                 self.evictions += 1;
                 let refuses = self.random.below(30) == 0;
                 let program = self.programs.get_mut(&session).unwrap();
+                let refuses = refuses || program.stuck_at.is_some_and(|at| at <= now);
                 if let Some((came, took)) = program.came {
                     let is_idle = program.busy_until <= now && now - program.active_at.max(came) >= took;
                     assert!(now - came >= TURNS * took || is_idle, "session {session} had no turn after {took} ns");
@@ -226,6 +263,12 @@ impl Model {
     fn happens(&mut self, event: Event) {
         let now = self.now;
         match event {
+            Event::Ends(session) => {
+                self.programs.remove(&session);
+                self.residency.leave(session);
+            }
+            Event::Acts(session) | Event::HasLeft(session) | Event::IsBack(session) | Event::Stays(session)
+                if !self.programs.contains_key(&session) => {}
             Event::Acts(session) => self.acts(session),
             Event::HasLeft(session) => {
                 let program = self.programs.get_mut(&session).unwrap();
@@ -413,6 +456,29 @@ fn one_that_cannot_come_any_more_keeps_nobody_waiting() {
     residency.want(1, 0);
     assert_eq!(residency.decide(0), []);
     has(&mut residency, 2, "b", 40);
+}
+
+#[test]
+fn one_that_never_leaves_keeps_the_room_from_those_alone_that_need_its_own() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 60);
+    for (session, bytes) in [(2, 60), (3, 30)] {
+        residency.enter(session, "b", 0);
+        residency.members.get_mut(&session).unwrap().place = Place::Out;
+        residency.members.get_mut(&session).unwrap().held.insert(0, bytes);
+        residency.members.get_mut(&session).unwrap().kept.insert(0, 0);
+        residency.want(session, session);
+    }
+    assert_eq!(residency.decide(10), [Order::Evict { session: 1 }], "the third waits: the second may come");
+    residency.stayed(1, 20).unwrap();
+    assert_eq!(residency.decide(20), [Order::Return { session: 3 }], "40 bytes are free");
+    residency.back(3, 30).unwrap();
+    // And it comes when the first one leaves after all, which is asked before the third leaves for nothing.
+    assert_eq!(residency.decide(21 * MS), [Order::Evict { session: 1 }]);
+    residency.stayed(1, 22 * MS).unwrap();
+    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 1 }]);
+    residency.left(1, &[(0, 60)], 101 * MS).unwrap();
+    assert_eq!(residency.decide(101 * MS), [Order::Return { session: 2 }]);
 }
 
 #[test]
