@@ -64,7 +64,8 @@ impl Core {
         self.parked_lose_server(state, id);
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
-        state.swapping.reaped(id);
+        let CoreState { swapping, registry, .. } = &mut *state;
+        swapping.reaped(id, |session| registry.sessions.get(&session).is_some_and(|known| known.server != id));
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
         // Not earlier: as long as the process lives it holds what it was granted.
@@ -79,6 +80,7 @@ impl Core {
             (None, seat) => {
                 seat.iter().for_each(|seat| self.settle_accounts(state, seat));
                 state.relocations.left(id);
+                state.swapping.emptied(id);
             }
         }
         if spare {
@@ -101,7 +103,10 @@ impl Core {
                 self.settle_accounts(&mut state, &seat);
                 state.relocations.left(server);
             }
+            state.swapping.emptied(server);
         }
+        // What they had is free for others.
+        self.swap_step(&mut state);
     }
 
     pub(crate) fn unschedule(&self, session: u64) {

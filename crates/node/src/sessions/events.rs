@@ -41,6 +41,8 @@ pub(crate) enum Lie {
     NoSuchMove(u64),
     /// it sent an impossible report about the device memory of session {0}
     NoSuchSwap(u64),
+    /// session {0} names more devices than a host has
+    InventsDevices(u64),
     /// it holds more {0} than the tenant's limit had room for
     TookWithoutRoom(String),
     /// it has locked the tenant's accounts and does not unlock them

@@ -1,6 +1,6 @@
 //! What API servers say about the memory of their sessions. All of it is held against what the node has granted and ordered.
 
-use super::Swapping;
+use super::{NamedDevice, Swapping, TooMany};
 use crate::node::{Core, CoreState};
 use crate::sessions::events::{Lie, shown_reason};
 use aviary_control::{SwapOrder, SwapReport};
@@ -27,10 +27,10 @@ impl Core {
         match report {
             SwapReport::Room { request, device, bytes } => {
                 state.swapping.enter(session, server, &tenant, now);
-                self.hear_request(state, session, request, (&device, bytes))?;
+                self.hear_request(state, (session, &tenant), request, (&device, bytes))?;
             }
             SwapReport::Surplus { device, bytes } => {
-                if let Some(number) = state.swapping.devices.get(&device).copied() {
+                if let Some(number) = state.swapping.devices.get(&device).map(|known| known.number) {
                     let given = state.swapping.residency.give_back(session, number, bytes);
                     given.map_err(|Impossible| Lie::NoSuchSwap(session))?;
                 }
@@ -57,15 +57,15 @@ impl Core {
     fn hear_request(
         &self,
         state: &mut CoreState,
-        session: u64,
+        (session, tenant): (u64, &str),
         request: u64,
         (device, bytes): (&str, u64),
     ) -> Result<(), Lie> {
         let rules = state.tenancy.shares.rules();
-        let Some(number) = state.swapping.device(&rules, device) else {
+        let number = state.swapping.device(&rules, device, tenant).map_err(|TooMany| Lie::InventsDevices(session))?;
+        let Some(number) = number else {
             // A device that is not shared any more has room.
-            let granted = rules.of(device).is_none_or(|settings| settings.memory.is_none());
-            self.tell_swap(state, session, SwapOrder::Room { request, granted });
+            self.tell_swap(state, session, SwapOrder::Room { request, granted: true });
             return Ok(());
         };
         let asked = state.swapping.residency.ask(session, request, (number, bytes), monotonic());
@@ -138,6 +138,6 @@ impl Core {
     }
 }
 
-fn numbered(devices: &BTreeMap<String, usize>, freed: BTreeMap<String, u64>) -> Vec<(usize, u64)> {
-    freed.into_iter().filter_map(|(name, bytes)| Some((*devices.get(&name)?, bytes))).collect()
+fn numbered(devices: &BTreeMap<String, NamedDevice>, freed: BTreeMap<String, u64>) -> Vec<(usize, u64)> {
+    freed.into_iter().filter_map(|(name, bytes)| Some((devices.get(&name)?.number, bytes))).collect()
 }

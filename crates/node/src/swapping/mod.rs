@@ -11,7 +11,7 @@ pub(crate) mod request;
 use crate::scheduling::rules::Rules;
 use aviary_schedule::residency::{DeviceMemory, Patience, Place, Residency};
 use request::SwapStatus;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Time that an allocation waits for room, and that a session may take to leave or return, in nanoseconds.
 const PATIENCE: Patience = Patience { room: 10_000_000_000, leave: 30_000_000_000 };
@@ -19,8 +19,21 @@ const PATIENCE: Patience = Patience { room: 10_000_000_000, leave: 30_000_000_00
 const OWN_STOP_MS: u64 = 100;
 /// The most milliseconds that an operator gives a session: well below the time after which its API server is ended.
 const MOST_STOP_MS: u64 = 10_000;
-/// Devices that are shared out. API servers name them.
+/// Shared devices that sessions of a tenant may name: more than a host has.
 const MOST_DEVICES: usize = 64;
+
+/// No host has so many devices as the sessions of this tenant have named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooMany;
+
+/// A device that is shared out, as API servers name it.
+#[derive(Debug)]
+struct NamedDevice {
+    /// Of the residency.
+    number: usize,
+    /// Those whose sessions have named it.
+    tenants: BTreeSet<String>,
+}
 
 /// One session whose memory was asked about, until its API server is reaped.
 #[derive(Debug, Default)]
@@ -44,11 +57,15 @@ struct Swapped {
     calls: u64,
 }
 
+const UNLIMITED: DeviceMemory = DeviceMemory { memory: u64::MAX, most: u64::MAX };
+
 #[derive(Debug)]
 pub(crate) struct Swapping {
     residency: Residency,
-    /// Numbers of the residency, by name.
-    devices: BTreeMap<String, usize>,
+    /// By name.
+    devices: BTreeMap<String, NamedDevice>,
+    /// Numbers of the residency that no device has any more.
+    unused: Vec<usize>,
     sessions: BTreeMap<u64, Swapped>,
     last_attempt: u64,
 }
@@ -58,6 +75,7 @@ impl Default for Swapping {
         Self {
             residency: Residency::new(PATIENCE),
             devices: BTreeMap::new(),
+            unused: Vec::new(),
             sessions: BTreeMap::new(),
             last_attempt: 0,
         }
@@ -73,26 +91,46 @@ fn memory_of(rules: &Rules, device: &str) -> Option<DeviceMemory> {
 }
 
 impl Swapping {
-    /// The number of a device that is shared; `None`: it is not, or there are too many.
-    fn device(&mut self, rules: &Rules, name: &str) -> Option<usize> {
-        if let Some(number) = self.devices.get(name) {
-            return Some(*number);
+    /// The number of a device that a session of this tenant names; `None`: it is not shared.
+    fn device(&mut self, rules: &Rules, name: &str, tenant: &str) -> Result<Option<usize>, TooMany> {
+        if let Some(known) = self.devices.get(name).filter(|known| known.tenants.contains(tenant)) {
+            return Ok(Some(known.number));
         }
-        let size = memory_of(rules, name)?;
-        if self.devices.len() >= MOST_DEVICES {
-            return None;
+        let size = memory_of(rules, name);
+        if size.is_none() && !self.devices.contains_key(name) {
+            return Ok(None);
         }
-        let number = self.residency.add_device(size);
-        self.devices.insert(name.to_owned(), number);
-        Some(number)
+        if self.devices.values().filter(|known| known.tenants.contains(tenant)).count() >= MOST_DEVICES {
+            return Err(TooMany);
+        }
+        let (residency, unused) = (&mut self.residency, &mut self.unused);
+        let device = self.devices.entry(name.to_owned()).or_insert_with(|| {
+            let size = size.unwrap_or(UNLIMITED);
+            let number = unused.pop().inspect(|number| residency.resize(*number, size));
+            NamedDevice { number: number.unwrap_or_else(|| residency.add_device(size)), tenants: BTreeSet::new() }
+        });
+        device.tenants.insert(tenant.to_owned());
+        Ok(Some(device.number))
+    }
+
+    /// Devices that only tenants without sessions have named are unknown again.
+    fn forget_devices(&mut self) {
+        let tenants: BTreeSet<&str> = self.sessions.values().map(|swapped| swapped.tenant.as_str()).collect();
+        let unused = &mut self.unused;
+        self.devices.retain(|_, device| {
+            device.tenants.retain(|tenant| tenants.contains(tenant.as_str()));
+            if device.tenants.is_empty() {
+                unused.push(device.number);
+            }
+            !device.tenants.is_empty()
+        });
     }
 
     /// The rules have changed.
     pub fn set_rules(&mut self, rules: &Rules) {
-        for (name, number) in &self.devices {
+        for (name, device) in &self.devices {
             // One that is not shared any more has room for all that is granted there.
-            let size = memory_of(rules, name).unwrap_or(DeviceMemory { memory: u64::MAX, most: u64::MAX });
-            self.residency.resize(*number, size);
+            self.residency.resize(device.number, memory_of(rules, name).unwrap_or(UNLIMITED));
         }
     }
 
@@ -106,8 +144,23 @@ impl Swapping {
         swapped
     }
 
-    /// Its API server was reaped: nothing of its sessions is anywhere.
-    pub fn reaped(&mut self, server: u64) {
+    /// An API server was reaped. What its sessions have counts until all that it has started has ended; `lives_on`: sessions that
+    /// another one has now.
+    pub fn reaped(&mut self, server: u64, lives_on: impl Fn(u64) -> bool) {
+        let residency = &mut self.residency;
+        self.sessions.retain(|session, swapped| {
+            let (is_its, goes) = (swapped.server == server, lives_on(*session));
+            match is_its {
+                true if goes => residency.leave(*session),
+                true => residency.retire(*session),
+                false => {}
+            }
+            !(is_its && goes)
+        });
+    }
+
+    /// Nothing is left of an API server: nothing of its sessions is anywhere.
+    pub fn emptied(&mut self, server: u64) {
         let residency = &mut self.residency;
         self.sessions.retain(|session, swapped| {
             if swapped.server == server {
@@ -115,6 +168,7 @@ impl Swapping {
             }
             swapped.server != server
         });
+        self.forget_devices();
     }
 
     /// Why a session of this API server cannot move now.
@@ -164,7 +218,8 @@ impl Swapping {
     /// For `aviary ps`: where its memory is, if not on its devices, and what is there of each shared device.
     pub fn report(&self, session: u64) -> (Option<SwapStatus>, BTreeMap<String, u64>) {
         let is_out = self.residency.place(session).is_some_and(|place| place != Place::In);
-        let name_of = |number: usize| self.devices.iter().find(|(_, known)| **known == number).map(|(name, _)| name);
+        let name_of =
+            |number: usize| self.devices.iter().find(|(_, known)| known.number == number).map(|(name, _)| name);
         let resident = self.residency.resident(session).into_iter();
         let resident = resident.filter_map(|(number, bytes)| Some((name_of(number)?.clone(), bytes)));
         (is_out.then(|| self.status(session)), resident.collect())
@@ -179,6 +234,7 @@ fn stop_of(request: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::scheduling::DeviceSettings;
+    use aviary_schedule::residency::Order;
 
     fn rules(memory: u64, oversubscribe: u32) -> Rules {
         Rules(vec![(
@@ -192,10 +248,24 @@ mod tests {
         let mut swapping = Swapping::default();
         let rules = rules(1000, 1500);
         assert_eq!(memory_of(&rules, "card 0"), Some(DeviceMemory { memory: 1000, most: 1500 }));
-        assert_eq!((swapping.device(&rules, "card 0"), swapping.device(&rules, "card 1")), (Some(0), Some(1)));
-        assert_eq!((swapping.device(&rules, "card 0"), swapping.device(&rules, "other")), (Some(0), None));
-        assert!((2..MOST_DEVICES).all(|number| swapping.device(&rules, &format!("card {number}")) == Some(number)));
-        assert_eq!(swapping.device(&rules, "card of a liar"), None);
+        let mut named = |name: &str, tenant: &str| {
+            swapping.enter(tenant.len() as u64, 7, tenant, 0);
+            swapping.device(&rules, name, tenant)
+        };
+        assert_eq!((named("card 0", "a"), named("card 1", "a")), (Ok(Some(0)), Ok(Some(1))));
+        assert_eq!((named("card 0", "a"), named("other", "a")), (Ok(Some(0)), Ok(None)));
+        // One that invents devices finds an end, and takes none from others.
+        assert!((2..MOST_DEVICES).all(|number| named(&format!("card of a liar {number}"), "a") == Ok(Some(number))));
+        assert_eq!((named("card of a liar", "a"), named("card 1", "a")), (Err(TooMany), Ok(Some(1))));
+        assert_eq!((named("card 0", "bb"), named("card 2", "bb")), (Ok(Some(0)), Ok(Some(MOST_DEVICES))));
+        swapping.enter(2, 8, "bb", 0);
+        swapping.emptied(7);
+        assert_eq!(swapping.devices.keys().collect::<Vec<_>>(), ["card 0", "card 2"]);
+        assert!(
+            swapping
+                .device(&rules, "card 3", "bb")
+                .is_ok_and(|number| number.is_some_and(|number| number < MOST_DEVICES))
+        );
     }
 
     #[test]
@@ -207,7 +277,28 @@ mod tests {
         swapping.residency.evict(1, 0).unwrap();
         assert!(!swapping.is_quiet() && swapping.obstacle(7).is_some() && swapping.obstacle(8).is_none());
         assert_eq!(swapping.report(1).0.map(|status| status.place), Some("going out".into()));
-        swapping.reaped(7);
+        swapping.reaped(7, |_| false);
+        assert_eq!((swapping.host_bytes(), swapping.sessions.len()), (11, 2), "its children have not ended");
+        swapping.emptied(7);
         assert_eq!((swapping.host_bytes(), swapping.report(1).0), (6, None));
+        swapping.reaped(8, |session| session == 2);
+        assert_eq!(swapping.host_bytes(), 0, "it is another one's");
+    }
+
+    #[test]
+    fn room_comes_free_when_all_that_an_api_server_has_started_has_ended() {
+        let mut swapping = Swapping::default();
+        let number = swapping.device(&rules(100, 10_000), "card 0", "a").unwrap().unwrap();
+        let granted = |session| vec![Order::Grant { session, request: 1 }];
+        for (session, server) in [(1, 7), (2, 8)] {
+            swapping.enter(session, server, "a", 0);
+            swapping.residency.ask(session, 1, (number, 100), 0).unwrap();
+            let orders = swapping.residency.decide(0);
+            assert_eq!(orders, if session == 1 { granted(1) } else { vec![Order::Evict { session: 1 }] });
+        }
+        swapping.reaped(7, |_| false);
+        assert_eq!(swapping.residency.decide(0), [], "a child may hold the memory");
+        swapping.emptied(7);
+        assert_eq!(swapping.residency.decide(0), granted(2));
     }
 }
