@@ -11,7 +11,7 @@ use crate::lane::clock;
 use crate::lane::current;
 use crate::lane::devices::{Drain, Name, device_name};
 use crate::session::Accounts;
-use crate::session::pause::StopEnd;
+use crate::session::pause::{Beneath, StopEnd};
 use crate::session::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::tables::rooms::{NoRoom, Rooms};
 
@@ -48,7 +48,9 @@ impl Call {
     #[cold]
     fn await_room(&self, rooms: &Rooms, item: usize) -> Result<(), Reject> {
         let Accounts { gate, .. } = &self.session.accounts;
-        rooms.secure(gate, item, &self.session.pause).map_err(|NoRoom { device, bytes }| {
+        let is_called = current::lane_of(&self.session).is_some_and(|lane| lane.nesting.get() > 0);
+        let beneath = if is_called { Beneath::Callback } else { Beneath::Nothing };
+        rooms.secure(gate, item, (&self.session.pause, beneath)).map_err(|NoRoom { device, bytes }| {
             let figures = format_args!("resource=resident_memory device={device:?} asked={bytes}");
             let function = self.session.api.functions.get(self.request.header.function as usize);
             self.session.accounts.audit(function.map_or("?", |function| function.name), figures);

@@ -53,6 +53,14 @@ pub enum Beside {
     Aside,
 }
 
+/// Where a call is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beneath {
+    Nothing,
+    /// A callback: the vendor's library is in the call that has led to it.
+    Callback,
+}
+
 /// Calls after each of which tests have the session move.
 #[derive(Debug)]
 struct Counted {
@@ -190,16 +198,17 @@ impl Pause {
         if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
     }
 
-    /// A call waits for what only the node gives; the vendor's library has not heard of it. Meanwhile it does not keep the
-    /// session's memory from leaving, and it goes on only where that is.
-    pub fn wait_aside(&self, is_answered: impl Fn() -> bool) -> StopEnd {
+    /// A call waits for what only the node gives. With [`Beneath::Nothing`] the vendor's library has not heard of it: meanwhile it
+    /// does not keep the session's memory from leaving. It goes on only where that is.
+    pub fn wait_aside(&self, beneath: Beneath, is_answered: impl Fn() -> bool) -> StopEnd {
+        let aside = usize::from(beneath == Beneath::Nothing);
         let mut state = self.lock();
-        state.aside += 1;
+        state.aside += aside;
         self.changed.notify_all();
         while state.phase != Phase::Dead && !(state.phase == Phase::Running && is_answered()) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.aside -= 1;
+        state.aside -= aside;
         if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
     }
 
@@ -507,7 +516,7 @@ mod tests {
         let (pause, answered) = (Pause::new(None), AtomicU32::new(0));
         pause.enter();
         std::thread::scope(|scope| {
-            let lane = scope.spawn(|| pause.wait_aside(|| answered.load(Ordering::SeqCst) != 0));
+            let lane = scope.spawn(|| pause.wait_aside(Beneath::Nothing, || answered.load(Ordering::SeqCst) != 0));
             pause.request();
             assert!(pause.await_all(Beside::Aside, soon()));
             assert!(!pause.await_all(Beside::None, Instant::now()), "it is in a call");
@@ -521,6 +530,21 @@ mod tests {
         });
         pause.request();
         assert!(!pause.await_all(Beside::Aside, Instant::now()), "it is at work again");
+    }
+
+    #[test]
+    fn call_below_a_callback_keeps_the_memory_where_it_is() {
+        let (pause, answered) = (Pause::new(None), AtomicU32::new(0));
+        pause.enter();
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(|| pause.wait_aside(Beneath::Callback, || answered.load(Ordering::SeqCst) != 0));
+            pause.request();
+            assert!(!pause.await_all(Beside::Aside, Instant::now() + Duration::from_millis(20)));
+            pause.resume();
+            answered.store(1, Ordering::SeqCst);
+            pause.wake_aside();
+            assert_eq!(lane.join().unwrap(), StopEnd::GoesOn);
+        });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aviary_control::{MoveReport, Patience, SharedDevice, SwapReport};
 use aviary_gate::{Account, Gate, ProcessUse, fits};
 
-use crate::session::pause::{Pause, StopEnd};
+use crate::session::pause::{Beneath, Pause, StopEnd};
 
 /// The resource that is device memory, in all APIs.
 pub const DEVICE_MEMORY: &str = "device_memory";
@@ -94,20 +94,24 @@ impl Rooms {
     ///
     /// # Errors
     /// It does not, or the session is over.
-    pub fn secure(&self, gate: &Gate, item: usize, pause: &Pause) -> Result<(), NoRoom> {
+    pub fn secure(&self, gate: &Gate, item: usize, (pause, beneath): (&Pause, Beneath)) -> Result<(), NoRoom> {
         let resource = gate.resource(item).and_then(|resource| gate.accounts().get(resource));
         if resource.is_none_or(|account| account.name() != DEVICE_MEMORY) {
             return Ok(());
         }
         let devices = gate.devices(item).into_iter().filter(|device| self.is_shared(device));
-        devices.into_iter().try_for_each(|device| self.secure_on(gate, &device, pause))
+        devices.into_iter().try_for_each(|device| self.secure_on(gate, &device, (pause, beneath)))
     }
 
-    fn secure_on(&self, gate: &Gate, device: &str, pause: &Pause) -> Result<(), NoRoom> {
+    fn secure_on(&self, gate: &Gate, device: &str, (pause, beneath): (&Pause, Beneath)) -> Result<(), NoRoom> {
         loop {
             let mut granted = self.lock();
             let (used, has) = (used(gate, device), granted.by_device.get(device).copied().unwrap_or(0));
-            let Some(bytes) = used.checked_sub(has).filter(|bytes| *bytes > 0) else { return Ok(()) };
+            let Some(bytes) = used.checked_sub(has).filter(|bytes| *bytes > 0) else {
+                // Others may have freed some of what was asked for, before it was granted.
+                self.give_surplus(gate, &mut granted);
+                return Ok(());
+            };
             let (request, mine) = match &granted.asked {
                 // Another call of the session has asked, perhaps for this one, too.
                 Some(asked) => (asked.request, false),
@@ -122,7 +126,7 @@ impl Rooms {
             };
             drop(granted);
             let waits = || self.lock().asked.as_ref().is_none_or(|asked| asked.request != request);
-            let end = pause.wait_aside(waits);
+            let end = pause.wait_aside(beneath, waits);
             if end == StopEnd::SessionOver || mine && self.lock().refused == request {
                 return Err(NoRoom { device: device.to_owned(), bytes });
             }
@@ -142,7 +146,10 @@ impl Rooms {
 
     /// Returns what the session does not need any more.
     pub fn give_back(&self, gate: &Gate) {
-        let mut granted = self.lock();
+        self.give_surplus(gate, &mut self.lock());
+    }
+
+    fn give_surplus(&self, gate: &Gate, granted: &mut Granted) {
         for (device, has) in &mut granted.by_device {
             let surplus = has.saturating_sub(used(gate, device));
             if surplus > 0 {
@@ -207,7 +214,7 @@ mod tests {
         // What is elsewhere, or no memory, needs no room.
         for (item, amount) in [(item(0, "other"), 9), (item(1, "card 0"), 9), (0, 9)] {
             gate.charge(item, amount).unwrap();
-            assert_eq!(rooms.secure(&gate, item, &pause), Ok(()));
+            assert_eq!(rooms.secure(&gate, item, (&pause, Beneath::Nothing)), Ok(()));
         }
         let memory = item(0, "card 0");
         let answers = |granted| {
@@ -222,7 +229,7 @@ mod tests {
         for granted in [true, false] {
             gate.charge(memory, 100).unwrap();
             std::thread::scope(|scope| {
-                let call = scope.spawn(|| rooms.secure(&gate, memory, &pause));
+                let call = scope.spawn(|| rooms.secure(&gate, memory, (&pause, Beneath::Nothing)));
                 answers(granted);
                 let refused = NoRoom { device: "card 0".into(), bytes: 100 };
                 assert_eq!(call.join().unwrap(), if granted { Ok(()) } else { Err(refused) });
@@ -232,6 +239,35 @@ mod tests {
         rooms.give_back(&gate);
         assert_eq!(heard(&node), Some(SwapReport::Surplus { device: "card 0".into(), bytes: 30 }));
         gate.charge(memory, 0).unwrap();
-        assert_eq!(rooms.secure(&gate, memory, &pause), Ok(()), "it has all that it uses");
+        assert_eq!(rooms.secure(&gate, memory, (&pause, Beneath::Nothing)), Ok(()), "it has all that it uses");
+    }
+
+    #[test]
+    fn what_others_free_while_a_call_waits_for_room_is_given_back() {
+        let (gate, pause) = (gate(), Pause::new(None));
+        let [node, module] = order_sockets().unwrap();
+        let shared = [SharedDevice { name: "card*".into(), memory: 1000 }];
+        let rooms = Rooms::new(&shared, Some(&module)).unwrap().unwrap();
+        let memory = gate.residency(0, &["card 0".to_owned()]).unwrap();
+        let asks = |bytes| {
+            let asked = std::iter::repeat_with(|| heard(&node)).flatten().next();
+            let Some(SwapReport::Room { request, bytes: asked, .. }) = asked else { panic!("{asked:?}") };
+            assert_eq!(asked, bytes);
+            request
+        };
+        let secure = || rooms.secure(&gate, memory, (&pause, Beneath::Nothing));
+        for freed in [0, 40] {
+            gate.charge(memory, 100).unwrap();
+            std::thread::scope(|scope| {
+                let call = scope.spawn(secure);
+                let request = asks(100);
+                gate.uncharge(memory, freed);
+                rooms.give_back(&gate);
+                rooms.answer(request, true);
+                pause.wake_aside();
+                assert_eq!(call.join().unwrap(), Ok(()));
+            });
+        }
+        assert_eq!(heard(&node), Some(SwapReport::Surplus { device: "card 0".into(), bytes: 40 }));
     }
 }
