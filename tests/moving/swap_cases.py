@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.node import guest_environment, running
 from harness.process import AVIARY, HANG, Wrong, alive, wait_until
-from operator_cases import node_and_guests, sessions, tenant_used
+from operator_cases import HOLDS_BYTES, node_and_guests, sessions, tenant_used
 from parking_cases import Told, command, nothing_is_left, park, runs
 
 # Of the buffer of `hold`.
@@ -143,6 +143,11 @@ def session_that_is_out_uses_no_processor_time(tools):
         nothing_is_left(node, "after a swap")
 
 
+def of_one(node):
+    """The accounts are those of one program that has its memory."""
+    return host_swap(node) == (0, 0) and tenant_used(node)[0] < 2 * HOLDS_BYTES
+
+
 def death_while_memory_is_out_loses_that_session_alone(tools):
     with node_and_guests(tools) as (node, environment):
         other = Told(tools, node, environment)
@@ -156,7 +161,7 @@ def death_while_memory_is_out_loses_that_session_alone(tools):
             else:
                 program.end()
             wait_until(HANG, "the other one is alone", lambda: len(sessions(node)) == 1)
-            wait_until(HANG, "its accounts are settled", lambda: host_swap(node) == (0, 0))
+            wait_until(HANG, "its accounts are settled", lambda: of_one(node))
             if alive(report["server"]):
                 wait_until(HANG, "its API server ends", lambda s=report["server"]: not alive(s))
             runs(other)
@@ -178,7 +183,7 @@ def death_on_the_way_loses_that_session_alone(tools):
                 raise Wrong(f"{way}: {answer}")
             os.kill(server, signal.SIGKILL)
             program.is_lost()
-            wait_until(HANG, "its accounts are settled", lambda: host_swap(node) == (0, 0))
+            wait_until(HANG, "its accounts are settled", lambda: of_one(node))
             runs(other)
         other.end()
         nothing_is_left(node, "after deaths on the way")
@@ -192,6 +197,25 @@ def death_of_the_node_ends_a_session_whose_memory_is_out(tools):
         program.is_lost()
         wait_until(HANG, "its API servers end", lambda: not any(map(alive, left)))
         node.start()
+
+
+class Relayed(Told):
+    how = "relayed"
+
+
+def thread_begins_in_place_of_one_whose_last_call_waits_for_the_memory(tools):
+    """At the limit of threads: the session goes on, although the thread that has ended is still there while the memory is out."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(f"[tenants.relaying]\nusers = [{os.getuid()}]\nthreads = 2\n")
+        file.flush()
+        with node_and_guests(tools, "--config", file.name) as (node, environment):
+            program = Relayed(tools, node, environment)
+            program.calls()
+            for _ in range(3):
+                swap_out(node, program.session)
+                program.calls()
+            program.end()
+            nothing_is_left(node, "after threads")
 
 
 class Small:
@@ -320,6 +344,7 @@ ALL = {
     "swap-no-room": swap_is_refused_without_host_memory,
     "swap-stream": program_without_shared_memory_is_refused_and_goes_on,
     "swap-idle": session_that_is_out_uses_no_processor_time,
+    "swap-threads": thread_begins_in_place_of_one_whose_last_call_waits_for_the_memory,
     "swap-death": death_while_memory_is_out_loses_that_session_alone,
     "swap-death-on-the-way": death_on_the_way_loses_that_session_alone,
     "swap-node-death": death_of_the_node_ends_a_session_whose_memory_is_out,

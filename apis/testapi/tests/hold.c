@@ -3,7 +3,11 @@
  *                    lost (exit 3, prints how long the failing call took) or the time is over (exit 0)
  * hold idle SECONDS  the same, but sleeps instead of calling; then makes one call
  * hold told SECONDS  the same, but makes one call for each line of its standard input, and prints a line after it
- * hold placed SECONDS  as "told"; each call also asks where its buffer is, which must stay what it was */
+ * hold placed SECONDS  as "told"; each call also asks where its buffer is, which must stay what it was
+ * hold relayed SECONDS  as "told"; each call is made by a thread that stays until the next line. Then it makes a last call, for
+ *                    which nobody waits, and ends before another thread begins */
+#include <pthread.h>
+#include <semaphore.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,9 +20,38 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
+static sem_t has_called, may_end;
+
+static void *call_and_stay(void *status) {
+    *(ta_status *)status = ta_noop();
+    sem_post(&has_called);
+    sem_wait(&may_end);
+    ta_noop_async();
+    return NULL;
+}
+
+/* Makes a call on a thread of its own, after the end of the last one. */
+static ta_status relay(void) {
+    static pthread_t thread;
+    static int begun;
+    static ta_status status;
+    if (begun++) {
+        sem_post(&may_end);
+        pthread_join(thread, NULL);
+    } else {
+        sem_init(&has_called, 0, 0);
+        sem_init(&may_end, 0, 0);
+    }
+    status = TA_DEVICE_LOST;
+    if (pthread_create(&thread, NULL, call_and_stay, &status) == 0)
+        sem_wait(&has_called);
+    return status;
+}
+
 int main(int argc, char **argv) {
+    int relayed = argc > 2 && strcmp(argv[1], "relayed") == 0;
     int idle = argc > 2 && strcmp(argv[1], "idle") == 0, placed = argc > 2 && strcmp(argv[1], "placed") == 0;
-    int told = placed || (argc > 2 && strcmp(argv[1], "told") == 0);
+    int told = placed || relayed || (argc > 2 && strcmp(argv[1], "told") == 0);
     char line[16];
     double seconds = atof(argv[argc - 1]), start = now();
     ta_device device = NULL;
@@ -39,10 +72,10 @@ int main(int argc, char **argv) {
         if (told && fgets(line, sizeof line, stdin) == NULL)
             return 0;
         double called = now();
-        ta_status status = idle ? TA_OK : ta_marker_create(&marker, 1, 10);
-        if (status == TA_OK)
+        ta_status status = relayed ? relay() : idle ? TA_OK : ta_marker_create(&marker, 1, 10);
+        if (status == TA_OK && !relayed)
             status = ta_noop();
-        if (status == TA_OK && !idle)
+        if (status == TA_OK && !idle && !relayed)
             ta_marker_destroy_async(marker);
         if (status != TA_OK) {
             double failed = now();

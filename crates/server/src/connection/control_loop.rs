@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aviary_control::{MoveReport, SwapReport};
 use aviary_transport::{Arena, ArenaError, Extent, LaneEnd, LaneWaker, Liveness, accept_lane};
 use aviary_wire::Control;
 use aviary_wire::control::{self, CALLBACK_LANE, control_kind};
@@ -88,6 +89,9 @@ pub struct Connected {
     stage: MoveStage,
     /// Of a session whose memory is out.
     evicted: Option<Evicted>,
+    /// While it is out: a thread that begins and has to wait for the end of another one, whose last calls wait for the memory.
+    /// Nothing that the guest has sent after it is read before.
+    begins: Option<(Control, Option<OwnedFd>)>,
     /// `None` of a session that serves.
     arriving: Option<Arriving>,
     /// Of a VM's application memory.
@@ -115,6 +119,7 @@ impl Connected {
             callbacks: None,
             stage: MoveStage::Serving,
             evicted: None,
+            begins: None,
             arriving: None,
             pieces: MappedFragments::default(),
             threads,
@@ -124,7 +129,7 @@ impl Connected {
     /// The one loop of a connection, in all stages of it. Answers why it has ended.
     pub fn run(mut self) -> String {
         let reason = loop {
-            let done = self.await_event().and_then(|event| match event {
+            let done = self.begin_waiting().and_then(|()| self.await_event()).and_then(|event| match event {
                 Event::Order => self.obey(),
                 Event::Sign => self.report_sign(),
                 Event::Guest => self.hear_guest(),
@@ -139,6 +144,14 @@ impl Connected {
         reason
     }
 
+    /// The thread that has waited for the session's memory begins.
+    fn begin_waiting(&mut self) -> Result<(), String> {
+        match self.begins.take_if(|_| self.stage == MoveStage::Serving) {
+            Some((message, fd)) => self.open(message, fd).inspect_err(|reason| self.session.fail(reason)),
+            None => Ok(()),
+        }
+    }
+
     /// Waits for what its stage hears.
     fn await_event(&self) -> Result<Event, String> {
         let Some(orders) = &self.session.orders else { return Ok(Event::Guest) };
@@ -147,7 +160,11 @@ impl Connected {
         loop {
             let mut fds = vec![PollFd::new(orders, PollFlags::IN)];
             match (self.stage.hears(), watch) {
-                (Hears::Guest, _) => fds.push(PollFd::from_borrowed_fd(guest, PollFlags::IN)),
+                // Without anything to read only the end of the guest is heard.
+                (Hears::Guest, _) => {
+                    let flags = if self.begins.is_some() { PollFlags::empty() } else { PollFlags::IN };
+                    fds.push(PollFd::from_borrowed_fd(guest, flags));
+                }
                 (Hears::Signs, Some(watch)) => {
                     fds.extend([
                         PollFd::from_borrowed_fd(guest, PollFlags::IN),
@@ -164,6 +181,7 @@ impl Connected {
             match self.stage.hears() {
                 Hears::Signs if has(2) || has(1) && speaks(guest) => return Ok(Event::Sign),
                 _ if has(0) => return Ok(Event::Order),
+                Hears::Guest if has(1) && self.begins.is_some() => return Err("the guest has ended".into()),
                 Hears::Guest if has(1) => return Ok(Event::Guest),
                 _ => {}
             }
@@ -278,7 +296,11 @@ impl Connected {
 
     fn open(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
         if message.flags & CALLBACK_LANE == 0 {
-            self.make_room()?;
+            if !self.has_room() && self.stage == MoveStage::Evicted && self.lanes.len() < self.threads {
+                self.begins = Some((message, fd));
+                return self.report(&MoveReport::Swap(SwapReport::Called));
+            }
+            self.refuse_without_room()?;
         }
         if self.lanes.contains_key(&message.lane) {
             return Err(format!("lane {} is open already", message.lane));
@@ -326,11 +348,15 @@ impl Connected {
     }
 
     /// For one more thread of the guest. The lane of one that ended a moment ago may still be at work.
-    fn make_room(&mut self) -> Result<(), String> {
+    fn has_room(&mut self) -> bool {
         if self.lanes.len() < self.threads && self.lanes.len() + self.closing.len() >= self.threads {
             await_end(&mut self.closing, VENDOR_RETURN_TIMEOUT);
         }
-        if self.lanes.len() + self.closing.len() < self.threads {
+        self.lanes.len() + self.closing.len() < self.threads
+    }
+
+    fn refuse_without_room(&mut self) -> Result<(), String> {
+        if self.has_room() {
             return Ok(());
         }
         self.session.accounts.audit("thread", format_args!("limit={}", self.threads));
