@@ -51,8 +51,15 @@ def swap_out(node, session):
     return answer
 
 
+def returned(node):
+    """Seconds that the return of the session took; None: it has not returned."""
+    swapped = session_of(node).get("swapped", {"place": ""})
+    return max(swapped["return_us"], 1) / 1e6 if swapped["place"] == "in" else None
+
+
 def alone(program, mib, swaps, vendor):
-    """Rows of seconds: copied out, back, and from a step's order to its end."""
+    """Rows of seconds: host memory made, copied out, back, and from a step's order to its end. The first row is of a session
+    that keeps no host memory yet."""
     expected, _ = natively(program, mib, swaps + 1, vendor)
     rows = []
     with running(vendor) as node:
@@ -64,8 +71,10 @@ def alone(program, mib, swaps, vendor):
             begun = time.monotonic()
             step(guest)
             answered = time.monotonic() - begun
-            report = session_of(node)
-            rows.append((out["figures"]["copy_us"] / 1e6, report.get("swapped", {}).get("return_us", 0) / 1e6, answered))
+            # The node hears of the return a moment later.
+            back = wait_until(HANG, "it is back", lambda: returned(node))
+            figures = out["figures"]
+            rows.append((figures["reserve_us"] / 1e6, figures["copy_us"] / 1e6, back, answered))
         found = digest(guest)
     if found != expected:
         raise Wrong(f"{mib} MiB: {found} instead of {expected}")
@@ -106,7 +115,7 @@ def main():
         vendor = {"LD_LIBRARY_PATH": str(arguments.driver)} if arguments.driver else {}
         for mib in map(int, arguments.sizes.split(",")):
             rows = alone(program, mib, arguments.swaps, vendor)
-            for column, name in enumerate(("out", "back", "answered")):
+            for column, name in enumerate(("reserved", "out", "back", "answered")):
                 times = [row[column] for row in rows]
                 figures[f"cuda_swap.{mib}.{name}_s"] = times
                 rate = f", {mib / 1024 / min(times):.1f} GiB/s at best" if min(times) > 0 else ""

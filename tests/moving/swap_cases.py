@@ -65,15 +65,58 @@ def session_stays_in_its_process_and_its_call_brings_its_memory_back(tools):
             ).stdout
             if f"session {program.session} is swapped out: {BUFFER} bytes" not in text:
                 raise Wrong(text)
-            if turn == 2 and (swap(node, "in", program.session)[0] or host_swap(node) != (0, 0)):
+            if turn == 2 and swap(node, "in", program.session)[0]:
                 raise Wrong(f"not swapped in: {program.report()}")
             report = runs(program)
-            # The node hears of it a moment later.
-            wait_until(HANG, "it is back", lambda: "swapped" not in program.report())
-            if report["server"] != server or program.report()["server"] != server or host_swap(node) != (0, 0):
+            # The node hears of it a moment later. The host memory stays for the next time, and is charged.
+            wait_until(HANG, "it is back", lambda: keeps(program) == BUFFER)
+            if report["server"] != server or program.report()["server"] != server or host_swap(node) != (BUFFER, BUFFER):
                 raise Wrong(f"it is not as it was: {program.report()}, {host_swap(node)}")
+            text = subprocess.run([AVIARY, "ps", "--server", node.address], capture_output=True, text=True, check=True).stdout
+            if f"session {program.session} keeps {BUFFER} bytes of host memory" not in text:
+                raise Wrong(text)
         program.end()
         nothing_is_left(node, "after a swap")
+
+
+def keeps(program):
+    """Bytes of host memory that a session which is in keeps for the next time."""
+    swapped = (program.report() or {}).get("swapped", {"place": "in"})
+    return swapped.get("kept", 0) if swapped["place"] == "in" else None
+
+
+def host_memory_that_is_kept_is_given_to_who_needs_it(tools):
+    """To another session that leaves, and to one that is parked."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(f"parked_memory = {2 * BUFFER}\n")
+        file.flush()
+        for way in ("swap", "park", "own"):
+            # Of the tenant, or of the node.
+            options = ("--config", file.name) if way != "swap" else ("--limit", f"host_swap={BUFFER * 3 // 2}")
+            with node_and_guests(tools, *options) as (node, environment):
+                programs = [Told(tools, node, environment) for _ in range(2)]
+                for program in programs if way == "park" else programs[:1]:
+                    swap_out(node, program.session)
+                    runs_beside(program)
+                    wait_until(HANG, "it is back", lambda p=program: keeps(p) == BUFFER)
+                if way == "swap":
+                    swap_out(node, programs[1].session)
+                    if host_swap(node) != (BUFFER, BUFFER) or keeps(programs[0]) != 0:
+                        raise Wrong(f"{host_swap(node)}, {programs[0].report()}")
+                else:
+                    park(node, programs[0].session)
+                    wait_until(HANG, "nothing is kept", lambda: not keeps(programs[way != "own"]))
+                for program in programs:
+                    runs_beside(program)
+                    program.end()
+                nothing_is_left(node, way)
+
+
+def runs_beside(program):
+    """As `runs`, where others have memory, too."""
+    program.calls()
+    if "parked" in program.report():
+        raise Wrong(f"it does not run: {program.report()}")
 
 
 def session_that_is_out_does_not_move_and_one_that_moved_swaps(tools):
@@ -340,6 +383,7 @@ def death_in_a_crowd_leaves_the_others_right(tools):
 
 ALL = {
     "swap": session_stays_in_its_process_and_its_call_brings_its_memory_back,
+    "swap-kept": host_memory_that_is_kept_is_given_to_who_needs_it,
     "swap-moves": session_that_is_out_does_not_move_and_one_that_moved_swaps,
     "swap-no-room": swap_is_refused_without_host_memory,
     "swap-stream": program_without_shared_memory_is_refused_and_goes_on,

@@ -115,12 +115,16 @@ fn of_sessions(text: &mut MetricsText, sessions: &[SessionReport]) {
             device.into_iter().for_each(|device| text.sample(&[&of[..], &[("device", device)]].concat(), *bytes));
         }
     }
-    text.family("aviary_swapped_bytes", "gauge", "Host memory for the device memory of a session that is swapped out.");
+    text.family(
+        "aviary_swapped_bytes",
+        "gauge",
+        "Host memory for a session's device memory that is swapped out, or was.",
+    );
     for session in sessions {
         let Some(swapped) = &session.swapped else { continue };
         let number = session.session.to_string();
         let of = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
-        text.sample(&[&of[..], &[("place", &swapped.place)]].concat(), swapped.bytes);
+        text.sample(&[&of[..], &[("place", &swapped.place)]].concat(), swapped.bytes.max(swapped.kept));
     }
 }
 

@@ -1,7 +1,9 @@
 //! `aviary ps`: who uses what.
 
 use crate::operate::terminal::{end_with_reader, say};
-use aviary_node::{Address, FpgaDeviceReport, NodeReport, SessionReport, default_socket, private_nodes, query};
+use aviary_node::{
+    Address, FpgaDeviceReport, NodeReport, SessionReport, SwapStatus, default_socket, private_nodes, query,
+};
 use aviary_wire::shown;
 use clap::Args;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -81,8 +83,7 @@ fn print(reports: &[NodeReport]) {
                 say(format_args!("  session {id} is {state}: {bytes} bytes of state, since {time}"));
             }
             if let Some(swapped) = &session.swapped {
-                let (id, place, bytes) = (session.session, &swapped.place, swapped.bytes);
-                say(format_args!("  session {id} is swapped {place}: {bytes} bytes of host memory"));
+                say_swapped(session.session, swapped);
             }
             if let Some(away_ms) = session.away_ms {
                 let (id, time) = (session.session, duration(away_ms / 1000));
@@ -93,6 +94,14 @@ fn print(reports: &[NodeReport]) {
                 say(format_args!("  session {id} keeps its old permissions: {why} (`aviary end {id}` ends it)"));
             }
         }
+    }
+}
+
+fn say_swapped(id: u64, swapped: &SwapStatus) {
+    let (place, bytes) = (&swapped.place, swapped.bytes);
+    match swapped.kept {
+        0 => say(format_args!("  session {id} is swapped {place}: {bytes} bytes of host memory")),
+        kept => say(format_args!("  session {id} keeps {kept} bytes of host memory for its next swap")),
     }
 }
 

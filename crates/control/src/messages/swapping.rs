@@ -17,7 +17,7 @@ pub enum SwapOrder {
         attempt: u64,
         /// Milliseconds within which the session must stand and its devices be done.
         stop_ms: u64,
-        /// Bytes of host memory that there are for it.
+        /// Bytes of host memory that there are for it, with those that it keeps.
         room: u64,
     },
     /// Bring the memory back, and go on: answered by `Returned` or `Stays`.
@@ -27,6 +27,8 @@ pub enum SwapOrder {
     },
     /// The answer to `SwapReport::Room`.
     Room { request: u64, granted: bool },
+    /// Keep so many bytes of host memory for the next `Evict` at most: answered by `Kept`. Only who keeps some is told.
+    Keep { most: u64 },
 }
 
 /// Module to the node.
@@ -52,6 +54,9 @@ pub enum SwapReport {
         attempt: u64,
         /// For people: what is in the way.
         reason: String,
+        /// Of a session whose memory did not leave: bytes of host memory that it keeps for the next time.
+        #[serde(default)]
+        kept: u64,
     },
     /// The memory is back, and the session goes on.
     Returned {
@@ -59,7 +64,12 @@ pub enum SwapReport {
         attempt: u64,
         /// Time that it took, in microseconds.
         return_us: u64,
+        /// As in `Stays`.
+        #[serde(default)]
+        kept: u64,
     },
+    /// So much of the host memory is left that the session has kept.
+    Kept { bytes: u64 },
     /// The program has made a call, which waits for the memory.
     Called,
     /// The session needs so much more of a shared device: answered by `SwapOrder::Room`. One at a time.
@@ -71,6 +81,9 @@ pub enum SwapReport {
 /// Figures of an eviction. An API server may lie; they are shown to people only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapFigures {
+    /// While the session still ran, until the host's memory was there, in microseconds.
+    #[serde(default)]
+    pub reserve_us: u64,
     /// Until all lanes stood, in microseconds.
     pub stop_us: u64,
     /// Until the devices had done everything, in microseconds.

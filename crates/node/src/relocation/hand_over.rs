@@ -55,12 +55,20 @@ impl Core {
     }
 
     /// The source stops the sessions and writes their state, into a place that the node has made.
-    pub(super) fn order_capture(&self, state: &CoreState, record: &mut Record) -> Result<(), Refusal> {
+    pub(super) fn order_capture(&self, state: &mut CoreState, record: &mut Record) -> Result<(), Refusal> {
         let seat = state.registry.servers.get(&record.source).and_then(|server| server.seat.as_ref());
-        let tenant = seat.map_or("", |seat| &seat.tenant);
+        let tenant = seat.map_or(String::new(), |seat| seat.tenant.clone());
+        let tenant = tenant.as_str();
         let room = self.config.parked_memory.saturating_sub(state.kept_bytes());
         let room = room.min(state.tenancy.accounts.swap_room(tenant));
-        let park = (record.relocation.purpose() == Purpose::Park).then_some(room);
+        let park = match record.relocation.purpose() {
+            Purpose::Park => {
+                let sessions: Vec<u64> = record.parts.keys().copied().collect();
+                let own = self.room_of_kept(state, &sessions, room);
+                Some(room.saturating_add(own.ok_or_else(others_give)?))
+            }
+            _ => None,
+        };
         let stop_ms = u64::try_from(record.relocation.stop().as_millis()).unwrap_or(MAX_STOP_MS);
         let capture = MoveOrder::Capture { attempt: record.number(), stop_ms, park };
         if let Some(attempt) = &mut record.attempt {
@@ -229,6 +237,10 @@ fn refusal_of_target(error: impl Into<io::Error>) -> Refusal {
 
 fn no_target() -> Refusal {
     Refusal::not_now("there is no new API server")
+}
+
+fn others_give() -> Refusal {
+    Refusal::not_now("other sessions give back host memory that they have kept for swaps: try again")
 }
 
 fn no_descriptors(error: &io::Error) -> Refusal {

@@ -1,6 +1,6 @@
 //! The node's steps: operators' wishes, and what the residency decides.
 
-use super::{OWN_STOP_MS, Swapped, Swapping, request::SwapRequest, request::SwapStatus, stop_of};
+use super::{OWN_STOP_MS, Swapping, request::SwapRequest, request::SwapStatus, stop_of};
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
@@ -11,9 +11,6 @@ use aviary_control::{MoveOrder, SwapOrder};
 use aviary_gate::monotonic;
 use aviary_schedule::residency::{Claim, Order, Place};
 use std::time::{Duration, Instant};
-
-/// Content may take more of the host's memory than was granted of the device's: by such a part.
-const CONTENT_MORE: u64 = 8;
 
 impl Core {
     /// An operator turns a session's memory out, or wants it in. How that goes on is asked with `swap_status`.
@@ -43,9 +40,9 @@ impl Core {
         let (tenant, now) = (known.tenant.clone(), monotonic());
         state.swapping.enter(session, server, &tenant, now);
         let asked = self.config.test_move_every.is_some() && unfit(state, session).is_none();
-        match asked && state.swapping.residency.evict(session, now).is_ok() {
-            true => self.order_eviction(state, session, OWN_STOP_MS),
-            false => order(state, server, session, MoveOrder::Resume),
+        let goes = asked && state.swapping.residency.evict(session, now).is_ok();
+        if !goes || !self.order_eviction(state, session, OWN_STOP_MS) {
+            order(state, server, session, MoveOrder::Resume);
         }
     }
 
@@ -59,7 +56,9 @@ impl Core {
     pub(crate) fn look_at_swaps(&self) {
         let mut state = self.state();
         let now = monotonic();
-        if state.swapping.residency.has_waiters() || !state.swapping.residency.late(now).is_empty() {
+        let is_late =
+            |swapping: &Swapping| !swapping.residency.late(now).is_empty() || !swapping.late_givers(now).is_empty();
+        if state.swapping.residency.has_waiters() || is_late(&state.swapping) {
             self.swap_step(&mut state);
         }
     }
@@ -76,6 +75,7 @@ impl Core {
             // What it has counts until it has ended.
             state.swapping.residency.retire(session);
         }
+        self.end_late_givers(state, now);
         if state.swapping.residency.has_waiters() {
             note_activity(state, now);
         }
@@ -93,7 +93,7 @@ impl Core {
         match given {
             Order::Evict { session } => match unfit(state, session) {
                 Some(_) => drop(state.swapping.residency.stayed(session, now)),
-                None => self.order_eviction(state, session, OWN_STOP_MS),
+                None => drop(self.order_eviction(state, session, OWN_STOP_MS)),
             },
             Order::Return { session } => {
                 let attempt = state.swapping.next_attempt(session);
@@ -108,22 +108,20 @@ impl Core {
         }
     }
 
-    /// The session is going out. It may take what host memory its tenant and the node have left.
-    fn order_eviction(&self, state: &mut CoreState, session: u64, stop_ms: u64) {
-        let used = state.kept_bytes();
-        let left = self.config.parked_memory.saturating_sub(used);
-        let Some(swapped) = state.swapping.sessions.get(&session) else { return };
-        let of_others = |(number, other): &(&u64, &Swapped)| **number != session && other.tenant == swapped.tenant;
-        let promised = state.swapping.sessions.iter().filter(of_others).map(|(_, other)| other.promised);
-        let promised = promised.fold(0, u64::saturating_add);
-        let of_tenant = state.tenancy.accounts.swap_room(&swapped.tenant).saturating_sub(promised);
-        let held =
-            state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
-        // Of a session whose memory nobody has granted nobody knows how much it is.
-        let room = if held > 0 { held.saturating_add(held / CONTENT_MORE) } else { u64::MAX }.min(left).min(of_tenant);
+    /// The session is going out. It may take what host memory its tenant and the node have left. False: it stays, as others give
+    /// theirs back first.
+    fn order_eviction(&self, state: &mut CoreState, session: u64, stop_ms: u64) -> bool {
+        let Some(room) = self.host_room(state, session) else {
+            let why = "other sessions give back host memory that they have kept: try again";
+            state.swapping.sessions.entry(session).and_modify(|swapped| swapped.refused = Some(why.to_owned()));
+            // It cannot be anywhere else.
+            let _ = state.swapping.residency.stayed(session, monotonic());
+            return false;
+        };
         let attempt = state.swapping.next_attempt(session);
         state.swapping.sessions.entry(session).and_modify(|swapped| swapped.promised = room);
         self.tell_swap(state, session, SwapOrder::Evict { attempt, stop_ms, room });
+        true
     }
 
     pub(super) fn tell_swap(&self, state: &CoreState, session: u64, given: SwapOrder) {
@@ -151,7 +149,7 @@ impl Swapping {
     /// When the node's loop has to look again.
     pub fn next_look(&self) -> Option<Instant> {
         let now = monotonic();
-        let at = self.residency.next_look(now)?;
+        let at = self.residency.next_look(now).into_iter().chain(self.next_late_giver()).min()?;
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
 }

@@ -33,7 +33,16 @@ impl Core {
                 if let Some(number) = state.swapping.devices.get(&device).map(|known| known.number) {
                     let given = state.swapping.residency.give_back(session, number, bytes);
                     given.map_err(|Impossible| Lie::NoSuchSwap(session))?;
+                    let held = state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes);
+                    let held = held.fold(0, u64::saturating_add);
+                    self.let_keep(state, session, held, now);
                 }
+            }
+            SwapReport::Kept { bytes } => {
+                state.swapping.sessions.entry(session).and_modify(|swapped| {
+                    (swapped.kept, swapped.giving) = (swapped.kept.min(bytes), None);
+                });
+                self.settle_swap(state, server, session);
             }
             SwapReport::Able => {
                 state.registry.sessions.entry(session).and_modify(|known| known.swaps = true);
@@ -83,19 +92,24 @@ impl Core {
                 // What has left a device is in the host's memory, whatever the API server says.
                 let bytes = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part)).clamp(bytes, promised);
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
+                (swapped.kept, swapped.giving) = (0, None);
                 (swapped.outs, swapped.stays) = (swapped.outs + 1, 0);
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
                 self.log.debug(format_args!("session {session}: swapped out: {us} us, {bytes} bytes"));
                 residency.left(session, &numbered(devices, freed), now)
             }
-            SwapReport::Returned { return_us, .. } => {
-                (swapped.bytes, swapped.return_us) = (0, return_us);
+            SwapReport::Returned { return_us, kept, .. } => {
+                let kept = kept.min(swapped.bytes);
+                (swapped.bytes, swapped.kept, swapped.return_us) = (0, kept, return_us);
                 swapped.ins += 1;
-                self.log.debug(format_args!("session {session}: swapped in: {return_us} us"));
+                self.log.debug(format_args!("session {session}: swapped in: {return_us} us, {kept} bytes are kept"));
                 residency.back(session, now)
             }
-            SwapReport::Stays { reason, .. } => {
+            SwapReport::Stays { reason, kept, .. } => {
                 let reason = shown_reason(&reason);
+                if kept != u64::MAX && residency.place(session) == Some(Place::GoingOut) {
+                    swapped.kept = kept.min(promised.max(swapped.kept));
+                }
                 self.log.debug(format_args!("session {session}: its memory is not moved: {reason}"));
                 swapped.stays += 1;
                 if swapped.stays == MOST_STAYS && residency.has_waiters() {
@@ -114,7 +128,7 @@ impl Core {
     /// other sessions have used it meanwhile, comes back.
     pub(crate) fn settle_swap(&self, state: &mut CoreState, server: u64, session: u64) {
         let of_server = state.swapping.sessions.values().filter(|swapped| swapped.server == server);
-        let bytes = of_server.map(|swapped| swapped.bytes).fold(0, u64::saturating_add);
+        let bytes = of_server.map(|swapped| swapped.bytes.saturating_add(swapped.kept)).fold(0, u64::saturating_add);
         let Some(seat) = state.registry.servers.get(&server).and_then(|known| known.seat.as_ref()) else { return };
         let accounts = &state.tenancy.accounts;
         let settled = accounts.uncharge_swap(seat).map_err(Into::into).and_then(|()| match bytes {
@@ -126,12 +140,13 @@ impl Core {
         if state.swapping.residency.place(session) == Some(Place::Out) {
             state.swapping.residency.want(session, monotonic());
         }
+        self.let_keep(state, session, 0, monotonic());
     }
 
     /// A session is over, and its API server is not: what it has in the host's memory is free.
     pub(crate) fn end_swap(&self, state: &mut CoreState, server: u64, session: u64) {
         let Some(swapped) = state.swapping.sessions.get_mut(&session) else { return };
-        (swapped.bytes, swapped.promised) = (0, 0);
+        (swapped.bytes, swapped.promised, swapped.kept, swapped.giving) = (0, 0, 0, None);
         state.swapping.residency.retire(session);
         self.settle_swap(state, server, session);
         self.swap_step(state);

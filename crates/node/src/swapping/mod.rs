@@ -6,6 +6,7 @@
 
 mod act;
 mod hear;
+mod keep;
 pub(crate) mod request;
 
 use crate::scheduling::rules::Rules;
@@ -46,6 +47,10 @@ struct Swapped {
     promised: u64,
     /// Bytes of host memory that its content takes.
     bytes: u64,
+    /// Of a session that is in: bytes of host memory that it keeps for the next time.
+    kept: u64,
+    /// Since when it is to give some of that back.
+    giving: Option<u64>,
     outs: u64,
     ins: u64,
     figures: aviary_control::SwapFigures,
@@ -139,7 +144,10 @@ impl Swapping {
             self.residency.enter(session, tenant, now);
         }
         let swapped = self.sessions.entry(session).or_default();
-        // It may have moved since.
+        if swapped.server != server {
+            // It has moved, and its old process keeps nothing.
+            (swapped.kept, swapped.giving) = (0, None);
+        }
         (swapped.server, swapped.tenant) = (server, tenant.to_owned());
         swapped
     }
@@ -194,19 +202,17 @@ impl Swapping {
 
     /// Bytes of host memory, with those that orders allow.
     pub fn host_bytes(&self) -> u64 {
-        self.sessions
-            .values()
-            .map(|swapped| swapped.bytes.saturating_add(swapped.promised))
-            .fold(0, u64::saturating_add)
+        self.sessions.values().map(Swapped::host_bytes).fold(0, u64::saturating_add)
     }
 
     pub fn status(&self, session: u64) -> SwapStatus {
         let place = self.residency.place(session).unwrap_or(Place::In).told().to_owned();
         let Some(swapped) = self.sessions.get(&session) else { return SwapStatus { place, ..SwapStatus::default() } };
-        let Swapped { bytes, outs, ins, figures, return_us, refused, .. } = swapped;
+        let Swapped { bytes, kept, outs, ins, figures, return_us, refused, .. } = swapped;
         SwapStatus {
             place,
             bytes: *bytes,
+            kept: *kept,
             outs: *outs,
             ins: *ins,
             figures: *figures,
@@ -215,9 +221,10 @@ impl Swapping {
         }
     }
 
-    /// For `aviary ps`: where its memory is, if not on its devices, and what is there of each shared device.
+    /// For `aviary ps`: where its memory is, if any of it is or can be in the host's, and what is there of each shared device.
     pub fn report(&self, session: u64) -> (Option<SwapStatus>, BTreeMap<String, u64>) {
         let is_out = self.residency.place(session).is_some_and(|place| place != Place::In);
+        let is_out = is_out || self.sessions.get(&session).is_some_and(|swapped| swapped.kept > 0);
         let name_of =
             |number: usize| self.devices.iter().find(|(_, known)| known.number == number).map(|(name, _)| name);
         let resident = self.residency.resident(session).into_iter();

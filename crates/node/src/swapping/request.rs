@@ -20,6 +20,9 @@ pub struct SwapStatus {
     pub place: String,
     /// Bytes of host memory that it takes.
     pub bytes: u64,
+    /// Of a session that is in: bytes of host memory that it keeps for the next time.
+    #[serde(default)]
+    pub kept: u64,
     /// How often it has left, and returned.
     pub outs: u64,
     pub ins: u64,

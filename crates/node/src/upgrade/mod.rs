@@ -92,6 +92,7 @@ impl Core {
             self.close_silent(&mut state, Instant::now() >= deadline);
             // The program that comes would wait for it, too.
             self.aside.hurry();
+            self.take_back_all(&mut state);
             match save::obstacle(&state, &self.aside) {
                 None => return self.replace(&mut state, admin, program, command),
                 Some(save::Obstacle { why, passes: true }) if Instant::now() >= deadline => return failed(why),

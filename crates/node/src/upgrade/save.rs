@@ -63,6 +63,9 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
         let why = "device memory of sessions is swapped out, or shared out by the node (oversubscribe)";
         return Some(Obstacle { why: why.into(), passes: false });
     }
+    if state.swapping.host_bytes() > 0 {
+        return busy("host memory that sessions have kept for swaps is given back");
+    }
     if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::connection::mapped_fragments::MappedFragments;
 use crate::lane::{Lane, LaneStart};
-use crate::moving::evict::Evicted;
+use crate::moving::evict::{Evicted, Spare};
 use crate::moving::link::{LanePlace, Link};
 use crate::moving::stage::{Hears, MoveStage};
 use crate::moving::watch::{Watch, speaks};
@@ -89,6 +89,8 @@ pub struct Connected {
     stage: MoveStage,
     /// Of a session whose memory is out.
     evicted: Option<Evicted>,
+    /// What it had in the host's memory the last time.
+    spare: Spare,
     /// While it is out: a thread that begins and has to wait for the end of another one, whose last calls wait for the memory.
     /// Nothing that the guest has sent after it is read before.
     begins: Option<(Control, Option<OwnedFd>)>,
@@ -119,6 +121,7 @@ impl Connected {
             callbacks: None,
             stage: MoveStage::Serving,
             evicted: None,
+            spare: Spare::default(),
             begins: None,
             arriving: None,
             pieces: MappedFragments::default(),

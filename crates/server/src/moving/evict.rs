@@ -2,11 +2,12 @@
 //! addresses stay; objects of types that are `dropped` are given back, and made again under their handles. No call is under way
 //! meanwhile.
 //!
-//! The host memory is this process's own, which serves one tenant for its whole life, and goes back to the kernel with the return:
-//! no other process ever sees it.
+//! The host memory is this process's own, which serves one tenant for its whole life: no other process ever sees it. To make it takes
+//! longer than to fill it. So it is made before the session stands, and kept for the next time until the node wants it back.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::io;
 use std::sync::Arc;
 
 use aviary_wire::HandleId;
@@ -17,6 +18,9 @@ use crate::api::{EvictableType, HandleTypeInfo};
 use crate::handles::image::LiveObject;
 use crate::session::Session;
 use crate::tables::contents::Mapped;
+
+/// A session may need more host memory than the last time, by such a part, before its calls wait for that to be made.
+const GROWTH: u64 = 8;
 
 /// An object whose memory can leave.
 struct Movable {
@@ -38,8 +42,10 @@ pub struct Evicted {
     dropped: Dropped,
     /// `None`: there was nothing to take out.
     memory: Option<Mapped>,
-    /// Of host memory.
+    /// Of host memory, as it is charged.
     pub bytes: u64,
+    /// Of its content, of which no part may lie there.
+    content: u64,
     /// By device: what has left it, as it was charged.
     pub freed: BTreeMap<String, u64>,
 }
@@ -153,15 +159,60 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
     if let (Some(Candidate { info, .. }), true) = (candidates.first(), objects.is_empty()) {
         return Err(Obstacle::not_now(format!("objects of type {} keep their device memory", info.name)));
     }
-    Ok(Evicted { objects, dropped, memory: None, bytes: end, freed })
+    Ok(Evicted { objects, dropped, memory: None, bytes: end, content: end, freed })
+}
+
+/// Host memory of a session that is not out, for the next time.
+#[derive(Debug, Default)]
+pub struct Spare {
+    memory: Option<Mapped>,
+    /// Bytes that were needed the last time.
+    last: Option<u64>,
+}
+
+impl Spare {
+    pub fn bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |memory| memory.bytes() as u64)
+    }
+
+    /// What will be needed of so many bytes of device memory, as far as that is known: not all of it can leave.
+    pub fn expected(&self, bytes: u64) -> u64 {
+        self.last.map_or(bytes, |last| bytes.min(last.saturating_add(last / GROWTH)))
+    }
+
+    /// Makes it so large at least, with all of its pages.
+    ///
+    /// # Errors
+    /// There is no memory for them. It is not larger than before.
+    pub fn prepare(&mut self, bytes: u64) -> io::Result<()> {
+        let before = self.bytes();
+        if bytes <= before {
+            return Ok(());
+        }
+        let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let made = match &mut self.memory {
+            Some(memory) => memory.resize(length),
+            none => Mapped::private(length).map(|memory| *none = Some(memory)),
+        };
+        let made = made.and_then(|()| self.memory.as_ref().map_or(Ok(()), Mapped::populate));
+        made.inspect_err(|_| self.shrink(before))
+    }
+
+    /// Gives all back beyond so much.
+    pub fn shrink(&mut self, most: u64) {
+        let wanted = usize::try_from(most).unwrap_or(usize::MAX);
+        // Memory that cannot become smaller goes.
+        self.memory.take_if(|memory| memory.bytes() > wanted && (wanted == 0 || memory.resize(wanted).is_err()));
+    }
 }
 
 impl Evicted {
-    /// Takes the memory out of all objects that have some. `room`: bytes of host memory that there are.
+    /// Takes the memory out of all objects that have some. `room`: bytes of host memory that there are, with those of `spare`,
+    /// which it takes.
     ///
     /// # Errors
-    /// Everything is as before.
-    pub fn take(session: &Arc<Session>, room: u64) -> Result<Evicted, Obstacle> {
+    /// Everything is as before, but that `spare` may be larger.
+    pub fn take(session: &Arc<Session>, room: u64, spare: &mut Spare) -> Result<Evicted, Obstacle> {
         let mut evicted = movable(session)?;
         // Memory that a device and the application share is in the host's already, and counts all the same.
         let freed = evicted.freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
@@ -172,12 +223,26 @@ impl Evicted {
             )));
         }
         let none = |error| Obstacle::not_now(format!("the host has no free memory for {bytes} bytes: {error}"));
-        let length = usize::try_from(evicted.bytes).map_err(|_| Obstacle::lasting("more bytes than addresses"))?;
-        evicted.memory = (length > 0).then(|| Mapped::private(length)).transpose().map_err(none)?;
-        evicted.memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
+        spare.prepare(evicted.content).map_err(none)?;
+        evicted.memory = spare.memory.take();
         evicted.bytes = bytes;
-        evicted.leave(session)?;
+        if let Err(obstacle) = evicted.leave(session) {
+            spare.memory = evicted.memory;
+            return Err(obstacle);
+        }
         Ok(evicted)
+    }
+
+    /// The memory is on its devices again, and what it was in is spare.
+    pub fn into_spare(self) -> Spare {
+        Spare { memory: self.memory, last: Some(self.content) }
+    }
+
+    /// Gives back what was made before it was known how much is needed.
+    pub fn trim(&mut self) {
+        let mut spare = Spare { memory: self.memory.take(), last: None };
+        spare.shrink(self.content);
+        self.memory = spare.memory;
     }
 
     fn leave(&self, session: &Arc<Session>) -> Result<(), Obstacle> {

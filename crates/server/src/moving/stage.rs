@@ -62,6 +62,10 @@ pub enum Step {
     Return {
         attempt: u64,
     },
+    /// Give host memory back until no more than this is kept, and report.
+    Keep {
+        most: u64,
+    },
     /// Tell the call that waits for room.
     Room {
         request: u64,
@@ -107,6 +111,7 @@ impl MoveStage {
             }
             (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt })) => Step::Return { attempt },
             (_, MoveOrder::Swap(SwapOrder::Room { request, granted })) => Step::Room { request, granted },
+            (_, MoveOrder::Swap(SwapOrder::Keep { most })) => Step::Keep { most },
             (MoveStage::Evicted, MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. }) => {
                 Step::Refuse { attempt }
             }

@@ -35,7 +35,7 @@ impl Orders {
         let asked = match order {
             MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
             MoveOrder::Swap(SwapOrder::Evict { attempt, .. } | SwapOrder::Return { attempt }) => Some(attempt),
-            MoveOrder::Swap(SwapOrder::Room { .. }) => None,
+            MoveOrder::Swap(SwapOrder::Room { .. } | SwapOrder::Keep { .. }) => None,
             MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
         let swaps = matches!(order, MoveOrder::Swap(_));
@@ -44,7 +44,7 @@ impl Orders {
             node.report_move(
                 session,
                 match swaps {
-                    true => MoveReport::Swap(SwapReport::Stays { attempt, reason }),
+                    true => MoveReport::Swap(SwapReport::Stays { attempt, reason, kept: u64::MAX }),
                     false => MoveReport::Unmovable { attempt, reason, lasting },
                 },
             );

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap, munmap};
 
 /// Threads that ask for pages, or give them back: the kernel does not clear them faster for more.
 const THREADS: usize = 4;
@@ -59,6 +59,24 @@ impl Mapped {
         // SAFETY: within the mapping; the advice changes no content.
         let _ = unsafe { madvise(memory.at.as_ptr(), bytes, Advice::LinuxHugepage) };
         Ok(memory)
+    }
+
+    /// Of the mapping.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Memory of this process alone becomes larger or smaller, and may lie elsewhere then. What there was before is there, as far
+    /// as it reaches; what comes has no pages yet.
+    ///
+    /// # Errors
+    /// Those of mremap(2): it is as before.
+    pub fn resize(&mut self, bytes: usize) -> io::Result<()> {
+        // SAFETY: the mapping is this one's, nobody has an address in it while it is borrowed mutably, and there are no bytes beyond
+        // what the kernel answers.
+        let at = unsafe { mremap(self.at.as_ptr(), self.bytes, bytes, MremapFlags::MAYMOVE) }?;
+        (self.at, self.bytes) = (NonNull::new(at).ok_or(io::ErrorKind::OutOfMemory)?, bytes);
+        Ok(())
     }
 
     /// `None`: the range is not in the mapping.
@@ -229,6 +247,22 @@ mod tests {
         let at = contents.to_read(BYTES).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { at.byte_add(BYTES as usize - 4).cast::<[u8; 4]>().read() }, *b"last");
+    }
+
+    #[test]
+    fn memory_of_this_process_becomes_larger_and_smaller() {
+        let mut memory = Mapped::private(8192).unwrap();
+        memory.populate().unwrap();
+        // SAFETY: within the mapping; nobody else has it.
+        let first = |memory: &Mapped| unsafe { memory.range(4096, 4).unwrap().cast::<[u8; 4]>().as_mut() };
+        *first(&memory) = *b"kept";
+        for bytes in [LEAST_PART * 2 + 4096, 8192] {
+            memory.resize(bytes).unwrap();
+            memory.populate().unwrap();
+            assert_eq!((&*first(&memory), memory.bytes()), (b"kept", bytes));
+            assert!(memory.range(bytes - 4, 4).is_some() && memory.range(bytes - 4, 5).is_none());
+        }
+        assert!(memory.resize(0).is_err() && memory.bytes() == 8192);
     }
 
     #[test]

@@ -170,6 +170,11 @@ impl Rooms {
     }
 }
 
+/// Device memory of the session on all devices.
+pub fn device_memory(gate: &Gate) -> u64 {
+    gate.accounts().iter().find(|account| account.name() == DEVICE_MEMORY).map_or(0, Account::used)
+}
+
 /// Device memory of the session on a device.
 fn used(gate: &Gate, device: &str) -> u64 {
     let is_its = |account: &Account| account.name() == DEVICE_MEMORY && account.device() == Some(device);

@@ -10,6 +10,7 @@ use crate::moving::stage::{MoveStage, Step};
 use crate::moving::{Obstacle, close_callbacks, drain};
 use crate::session::pause::Beside;
 use crate::state::{self, Goal, NotMovable};
+use crate::tables::rooms::device_memory;
 
 fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
@@ -21,6 +22,7 @@ impl Connected {
         match step {
             Step::Evict { attempt, stop, room } => self.evict(attempt, stop, room),
             Step::Return { attempt } => self.bring_back(attempt),
+            Step::Keep { most } => self.keep_at_most(most),
             Step::Room { request, granted } => {
                 if let Some(rooms) = &self.session.accounts.rooms {
                     rooms.answer(request, granted);
@@ -53,18 +55,32 @@ impl Connected {
                 if self.session.pause.let_out() {
                     let _ = self.report(&MoveReport::Swap(SwapReport::Called));
                 }
+                if let Some(evicted) = &mut self.evicted {
+                    evicted.trim();
+                }
                 return;
             }
             Err(obstacle) => {
                 self.go_on();
-                SwapReport::Stays { attempt, reason: obstacle.to_string() }
+                SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: self.spare.bytes() }
             }
         };
         // As above.
         let _ = self.report(&MoveReport::Swap(told));
     }
 
+    /// Gives host memory back that was kept for the next time.
+    pub(super) fn keep_at_most(&mut self, most: u64) {
+        self.spare.shrink(most);
+        // As above.
+        let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.spare.bytes() }));
+    }
+
     fn take_out(&mut self, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
+        let asked = Instant::now();
+        // As far as is known before the session stands; one that does not stand keeps it for the next time. If there is none it turns
+        // out below.
+        let _ = self.spare.prepare(self.spare.expected(device_memory(&self.session.accounts.gate)).min(room));
         let begun = Instant::now();
         let deadline = begun + timeout;
         self.stop_lanes(Beside::Aside, timeout, deadline)?;
@@ -77,12 +93,13 @@ impl Connected {
         }
         close_callbacks(session, deadline)?;
         let drained = Instant::now();
-        let evicted = Evicted::take(session, room);
+        let evicted = Evicted::take(session, room, &mut self.spare);
         if let Err(Obstacle::Lasting(why)) = &evicted {
             session.fail(why);
         }
         let evicted = evicted?;
         let figures = SwapFigures {
+            reserve_us: us(begun - asked),
             stop_us: us(stood - begun),
             drain_us: us(drained - stood),
             copy_us: us(drained.elapsed()),
@@ -98,16 +115,17 @@ impl Connected {
         let told = match evicted.come_back(&self.session) {
             Ok(()) => {
                 let return_us = us(begun.elapsed());
+                self.spare = evicted.into_spare();
                 self.go_on();
-                SwapReport::Returned { attempt, return_us }
+                SwapReport::Returned { attempt, return_us, kept: self.spare.bytes() }
             }
             Err(error) if error.torn => {
                 self.session.fail(&error.to_string());
-                SwapReport::Stays { attempt, reason: error.to_string() }
+                SwapReport::Stays { attempt, reason: error.to_string(), kept: 0 }
             }
             Err(error) => {
                 self.evicted = Some(evicted);
-                SwapReport::Stays { attempt, reason: error.to_string() }
+                SwapReport::Stays { attempt, reason: error.to_string(), kept: 0 }
             }
         };
         // As above.
