@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tempfile
+from pathlib import Path
 
 from attempts import Attempts, output
 from harness.node import running
@@ -66,6 +67,8 @@ MOST_STATE_BYTES = 1 << 20
 STEPS, BUSY_STEPS, EVICTED_BYTES = 3, 3, 7 << 20
 # What two programs share that each use all that they are told of.
 SHARED_MIB = 64
+# What a device has of which the node believes that it has so much: room for one `evicted`, not for two.
+SHORT_MIB = 14
 # Parts of the output that a move changes rightly, because it waits for the device first.
 DIFFERS = {
     # Work of 150 ms is still under way, natively.
@@ -165,6 +168,44 @@ def shared_device_looks_like_one_of_its_own(tools):
                 raise Wrong(f"{found} instead of {expected}: {node.log.read_text()[-1500:]}")
 
 
+def others_leave_where_the_driver_has_no_memory(tools):
+    """The node believes that a device has room for two programs, and it has not: each goes on once the other one has left."""
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1"}
+    native = subprocess.run(
+        [folder / "evicted"], input="\n" * STEPS, capture_output=True, text=True, check=True, timeout=HANG, env=environment
+    )
+    with tempfile.TemporaryDirectory(prefix="aviary-short-") as directory:
+        Path(directory).chmod(0o755)
+        file, config = Path(directory) / "memory", Path(directory) / "node.toml"
+        file.touch()
+        file.chmod(0o666)
+        config.write_text(
+            f'[devices."*"]\nmemory = "{SHARED_MIB}M"\noversubscribe = 2.0\n[sandbox]\ndevices = ["{file}"]\n', encoding="utf-8"
+        )
+        environment["REFCUDA_MEMORY"] = f"{file}:{SHORT_MIB << 20}"
+        with running(environment, "--config", config, "--log-level", "debug") as node:
+            command = [AVIARY, "run", "--api", "cuda", "--server", node.address, "--", folder / "evicted"]
+            programs = []
+            for _ in range(2):
+                program = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                programs.append((program, [program.stdout.readline()]))
+            for _ in range(STEPS):
+                for program, found in programs:
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+                    found.append(program.stdout.readline())
+            for program, found in programs:
+                found.append(program.communicate(timeout=HANG)[0])
+                if program.returncode or "".join(found) != native.stdout:
+                    log = node.log.read_text()[-2500:]
+                    raise Wrong(f"status {program.returncode}, {found} instead of {native.stdout.splitlines()}: {log}")
+            log = node.log.read_text()
+            if "were granted that its device does not have" not in log or log.count("swapped out") < 2 * STEPS:
+                raise Wrong(log[-2500:])
+            nothing_is_left(node, "after a short device")
+
+
 def names():
     return sorted({source.stem for source in (TESTS / "driver").glob("*.c")} | {"runtime"})
 
@@ -186,4 +227,4 @@ def cases(long):
         f"cuda-parked-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "park") for name, every in parked
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
-            "cuda-evicted": memory_leaves_and_returns, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}
+            "cuda-evicted": memory_leaves_and_returns, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}

@@ -301,6 +301,19 @@ static void give_back(CUdeviceptr pointer) {
     pthread_mutex_unlock(&places_lock);
 }
 
+/* 0: there is none, for the reason that `status` says. */
+static CUdeviceptr place_in_new_chunk(int device, size_t bytes, CUresult *status) {
+    CUdeviceptr found = 0;
+    pthread_mutex_lock(&places_lock);
+    struct chunk *chunk = new_chunk(device, round_up(bytes, places[device].granule), status);
+    if (chunk) {
+        chunk->shared = bytes < SMALL;
+        found = take(chunk, chunk->shared ? round_up(bytes, ALIGNMENT) : chunk->bytes);
+    }
+    pthread_mutex_unlock(&places_lock);
+    return found;
+}
+
 static CUresult place(CUdeviceptr *pointer, size_t bytes) {
     int device = current_device();
     CUdeviceptr found = planned.found;
@@ -314,15 +327,10 @@ static CUresult place(CUdeviceptr *pointer, size_t bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     if (planned.status != CUDA_SUCCESS)
         return planned.status;
-    if (!found) {
-        pthread_mutex_lock(&places_lock);
-        struct chunk *chunk = new_chunk(device, round_up(bytes, places[device].granule), &status);
-        if (chunk) {
-            chunk->shared = bytes < SMALL;
-            found = take(chunk, chunk->shared ? round_up(bytes, ALIGNMENT) : chunk->bytes);
-        }
-        pthread_mutex_unlock(&places_lock);
-    }
+    if (!found)
+        found = place_in_new_chunk(device, bytes, &status);
+    if (!found && status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(device, round_up(bytes, places[device].granule)))
+        found = place_in_new_chunk(device, bytes, &status);
     if (!found)
         return status;
     if (!cuda_keep_allocation(found, bytes)) {

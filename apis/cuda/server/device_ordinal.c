@@ -139,6 +139,20 @@ void *cuda_total_memory_function(void) {
     return (void *)total_memory;
 }
 
+/* The node counts what it has granted. Contexts, pools and programs that it does not know have memory, too: then the driver has none
+ * although there was room. */
+int cuda_make_room(CUdevice device, size_t bytes) {
+    size_t available = 0, total = 0;
+    CUdevice current = -1;
+    const char *name = cuda_ordinal_name(cuda_ordinal_of_device(device), 0);
+    if (!name)
+        return 0;
+    int is_known = cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device
+                   && cuMemGetInfo_v2(&available, &total) == CUDA_SUCCESS;
+    /* What is free in many places may be too little in one. */
+    return aviary_make_room(name, is_known && available < bytes ? bytes - available : bytes);
+}
+
 /* Memory that is allocated in a stream's order comes from the pool of the stream's device. */
 uint64_t cuda_ordinal_of_stream(CUstream stream) {
     CUcontext context = NULL;

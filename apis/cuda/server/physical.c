@@ -93,6 +93,8 @@ static CUresult create_physical(CUmemGenericAllocationHandle *handle, size_t byt
     if (!cuda_is_offerable(property->location.id))
         own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     CUresult status = cuMemCreate(&memory, bytes, &own, flags);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(property->location.id, bytes))
+        status = cuMemCreate(&memory, bytes, &own, flags);
     return status == CUDA_SUCCESS ? tell_handle(handle, memory, bytes, 0) : status;
 }
 

@@ -19,6 +19,9 @@ uint64_t cuda_ordinal_of_device(CUdevice device);
 uint64_t cuda_ordinal_here(void);
 /* NULL: there is no such ordinal, or `number` is not 0. */
 const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number);
+/* An allocation of so many bytes found no memory. 1: memory of another session has left the device, and it is worth one
+ * more try. */
+int cuda_make_room(CUdevice device, size_t bytes);
 /* Before the driver is used: the name of a device among all that the node shows. */
 void cuda_set_shown_name(const CUuuid *uuid, const char *name);
 /* Each device has the same mark in every process; 0: there is no such device. */

@@ -18,12 +18,14 @@ static const char device_name[] = "Aviary Reference Device";
 CUresult devices_start(void)
 {
     const char *count = getenv("REFCUDA_DEVICES"), *memory = getenv("REFCUDA_MEMORY");
-    size_t bytes = memory ? strtoull(memory, NULL, 0) : (size_t)8 << 30;
+    size_t bytes;
     int there = count ? atoi(count) : 1, numbers[DEVICE_MAXIMUM];
     CUresult result;
 
     if (there <= 0)
         return CUDA_ERROR_NO_DEVICE;
+    if (!shared_memory_start(memory, &bytes))
+        return CUDA_ERROR_OPERATING_SYSTEM;
     result = visible_devices(there < DEVICE_MAXIMUM ? there : DEVICE_MAXIMUM, numbers, &device_count);
     if (result != CUDA_SUCCESS)
         return result;

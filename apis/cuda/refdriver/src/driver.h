@@ -68,7 +68,15 @@ struct device {
 extern int device_count;
 extern struct device devices[DEVICE_MAXIMUM];
 
-/* Reads REFCUDA_DEVICES, CUDA_VISIBLE_DEVICES and REFCUDA_MEMORY (bytes of each device). */
+/* Reads the text of REFCUDA_MEMORY: bytes of each device, or FILE:BYTES; false: there is no such file (shared_memory.c). */
+bool shared_memory_start(const char *text, size_t *bytes);
+/* Changes what this process has of a device; false: there is not so much. */
+bool device_take(struct device *device, size_t bytes);
+void device_give(struct device *device, size_t bytes);
+/* Bytes that are free. */
+size_t device_available(struct device *device);
+
+/* Reads REFCUDA_DEVICES, CUDA_VISIBLE_DEVICES and REFCUDA_MEMORY. */
 CUresult devices_start(void);
 /* Which of `there` devices this process sees, and how many that are (visible.c). */
 CUresult visible_devices(int there, int numbers[DEVICE_MAXIMUM], int *count);

@@ -218,16 +218,15 @@ CUresult memory_allocate(CUdeviceptr *address, size_t size, size_t alignment, CU
         .accessible = true,
     };
 
-    if (size > place->memory || rounded(size) > place->memory - place->used)
+    if (size > place->memory || !device_take(place, rounded(size)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* A fragment at the end of an allocation belongs to nobody. */
     block.start = find_room(device, rounded(size), alignment);
-    if (!block.start)
-        return CUDA_ERROR_OUT_OF_MEMORY;
     block.backing = backing + (block.start - first_address);
-    if (!memory_add(&block))
+    if (!block.start || !memory_add(&block)) {
+        device_give(place, rounded(size));
         return CUDA_ERROR_OUT_OF_MEMORY;
-    place->used += rounded(size);
+    }
     *address = block.start;
     return CUDA_SUCCESS;
 }
@@ -264,7 +263,7 @@ void memory_release(CUdeviceptr start)
     if (!block)
         return;
     scrub(block->backing, block->size);
-    devices[block->device].used -= rounded(block->size);
+    device_give(&devices[block->device], rounded(block->size));
     if (block->pool)
         pool_count(block->pool, -(long long)block->size);
     memory_remove(start);
@@ -350,7 +349,7 @@ CUresult cuMemGetInfo(size_t *available, size_t *total)
     if (result != CUDA_SUCCESS)
         return result;
     *total = devices[context->device].memory;
-    *available = *total - devices[context->device].used;
+    *available = device_available(&devices[context->device]);
     return CUDA_SUCCESS;
 }
 

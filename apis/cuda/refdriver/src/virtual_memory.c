@@ -40,7 +40,7 @@ static void destroy(void *object)
 {
     struct physical *physical = object;
 
-    devices[physical->properties.location.id].used -= physical->size;
+    device_give(&devices[physical->properties.location.id], physical->size);
     close(physical->file);
 }
 
@@ -144,10 +144,12 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 static CUresult make(CUmemGenericAllocationHandle *handle, int file, size_t size, const CUmemAllocationProp *properties)
 {
     struct device *device = &devices[properties->location.id];
-    struct physical *physical = file >= 0 && size <= device->memory - device->used
-                                    ? object_new(KIND_PHYSICAL, sizeof(*physical), destroy) : NULL;
+    bool fits = file >= 0 && device_take(device, size);
+    struct physical *physical = fits ? object_new(KIND_PHYSICAL, sizeof(*physical), destroy) : NULL;
 
     if (!physical) {
+        if (fits)
+            device_give(device, size);
         close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -155,7 +157,6 @@ static CUresult make(CUmemGenericAllocationHandle *handle, int file, size_t size
     physical->size = size;
     physical->properties = *properties;
     physical->handles = 1;
-    device->used += size;
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
     return CUDA_SUCCESS;
 }

@@ -74,6 +74,9 @@ pub enum SwapReport {
     Called,
     /// The session needs so much more of a shared device: answered by `SwapOrder::Room`. One at a time.
     Room { request: u64, device: String, bytes: u64 },
+    /// An allocation that was granted has found no memory: so much of what others have on the device must leave. Answered as
+    /// `Room`, and one at a time with it.
+    Need { request: u64, device: String, bytes: u64 },
     /// The session needs so much less of what it was granted.
     Surplus { device: String, bytes: u64 },
 }

@@ -77,6 +77,11 @@ struct aviary_shared_memory {
  * library says to be free there is what others happen to have left: they leave for an allocation. */
 int aviary_shared_memory(const char *device, struct aviary_shared_memory *shared);
 
+/* In a call that has been charged for `device_memory` on the device of this name, and for which the vendor's library has no memory: waits
+ * until other sessions have left that have so many bytes there. 1: it is worth one more try; 0: nobody leaves. The caller holds no lock
+ * that another call or an eviction needs. */
+int aviary_make_room(const char *device, uint64_t bytes);
+
 /* True if the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
  * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices
  * only. */

@@ -29,6 +29,10 @@ impl Core {
                 state.swapping.enter(session, server, &tenant, now);
                 self.hear_request(state, (session, &tenant), request, (&device, bytes))?;
             }
+            SwapReport::Need { request, device, bytes } => {
+                state.swapping.enter(session, server, &tenant, now);
+                self.hear_need(state, session, request, (&device, bytes))?;
+            }
             SwapReport::Surplus { device, bytes } => {
                 if let Some(number) = state.swapping.devices.get(&device).map(|known| known.number) {
                     let given = state.swapping.residency.give_back(session, number, bytes);
@@ -79,6 +83,25 @@ impl Core {
         };
         let asked = state.swapping.residency.ask(session, request, (number, bytes), monotonic());
         asked.map_err(|Impossible| Lie::NoSuchSwap(session))
+    }
+
+    /// The vendor's library does not have what was granted.
+    fn hear_need(
+        &self,
+        state: &mut CoreState,
+        session: u64,
+        request: u64,
+        (device, bytes): (&str, u64),
+    ) -> Result<(), Lie> {
+        let Some(number) = state.swapping.devices.get(device).map(|known| known.number) else {
+            // Nobody whom the node knows has anything there.
+            self.tell_swap(state, session, SwapOrder::Room { request, granted: false });
+            return Ok(());
+        };
+        let asked = state.swapping.residency.ask_beyond(session, request, (number, bytes), monotonic());
+        asked.map_err(|Impossible| Lie::NoSuchSwap(session))?;
+        self.log.debug(format_args!("session {session}: {bytes} bytes were granted that its device does not have"));
+        Ok(())
     }
 
     /// The answer to the last order.

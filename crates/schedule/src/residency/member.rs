@@ -41,6 +41,9 @@ pub struct Resident {
     /// While it is out: what of that is still on the device.
     pub kept: BTreeMap<usize, u64>,
     pub ask: Option<Ask>,
+    /// By device: bytes that others must give up before it is tried again, although there seemed to be room: the vendor's library had
+    /// none.
+    pub short: BTreeMap<usize, u64>,
     /// Since when it is wanted on its devices.
     pub wanted: Option<u64>,
     /// For whom it leaves.
@@ -69,6 +72,7 @@ impl Resident {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
             ask: None,
+            short: BTreeMap::new(),
             wanted: None,
             leaves_for: None,
             exchange: 0,
@@ -109,6 +113,14 @@ impl Resident {
             *need.entry(ask.device).or_default() += ask.bytes;
         }
         need
+    }
+
+    /// Others have left for it, and so much has come free.
+    pub fn note_freed(&mut self, freed: &[(usize, u64)]) {
+        for (device, bytes) in freed {
+            self.short.entry(*device).and_modify(|short| *short = short.saturating_sub(*bytes));
+        }
+        self.short.retain(|_, short| *short > 0);
     }
 
     /// A copy has ended that brings it in or makes room for it.

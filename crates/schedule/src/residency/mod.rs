@@ -9,6 +9,8 @@
 mod member;
 mod place;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod tests;
 
 pub use member::Claim;
@@ -97,6 +99,7 @@ impl Residency {
                 member.held.keys().map(|device| (*device, member.occupies(*device))).collect();
             member.held = there.into_iter().collect();
             (member.ask, member.wanted, member.leaves_for) = (None, None, None);
+            member.short.clear();
             (member.place, member.turn_until) = (Place::In, u64::MAX);
         }
     }
@@ -160,6 +163,25 @@ impl Residency {
         Ok(())
     }
 
+    /// An allocation found no memory although it was granted: so much that others have must leave. Answered as [`Residency::ask`].
+    ///
+    /// # Errors
+    /// It waits for another answer already.
+    pub fn ask_beyond(
+        &mut self,
+        session: u64,
+        request: u64,
+        (device, bytes): (usize, u64),
+        now: u64,
+    ) -> Result<(), Impossible> {
+        self.ask(session, request, (device, 0), now)?;
+        if let Some(member) = self.members.get_mut(&session) {
+            // What others would leave for is at most what it has itself.
+            member.short = BTreeMap::from([(device, bytes.clamp(1, member.held_on(device).max(1)))]);
+        }
+        Ok(())
+    }
+
     /// The session has given memory back. What it had before the device was shared is none of what was granted.
     ///
     /// # Errors
@@ -217,6 +239,7 @@ impl Residency {
         (member.kept, member.not_before) = (kept, 0);
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
             comes.pay(took);
+            comes.note_freed(freed);
         }
         Ok(())
     }
@@ -236,6 +259,7 @@ impl Residency {
                 (member.stays, member.not_before) = (0, 0);
             }
             member.kept.clear();
+            member.short.clear();
             member.active_at = now;
             member.begin_turn(TURNS, now);
         }
@@ -250,9 +274,17 @@ impl Residency {
         self.step(session, Step::Stayed, now)?;
         if let Some(member) = self.members.get_mut(&session) {
             member.note_stay(now);
-            member.leaves_for = None;
-            if member.place == Place::In {
-                member.wanted = None;
+            let comes = member.leaves_for.take();
+            if member.place == Place::Out {
+                // The vendor's library had no memory for it: a byte of others stands for the next one of them.
+                member.short = member.need().into_keys().map(|device| (device, 1)).collect();
+                return Ok(());
+            }
+            member.wanted = None;
+            // One that is out is tried again without that, and an allocation asks others.
+            let comes = comes.and_then(|comes| self.members.get_mut(&comes));
+            if let Some(comes) = comes.filter(|comes| comes.place == Place::Out) {
+                comes.short.clear();
             }
         }
         Ok(())
@@ -308,14 +340,17 @@ impl Residency {
     /// Lets one that waits go on, or makes room for it: those that wait for less time have what is left.
     fn serve(&mut self, session: u64, room: &mut Room, orders: &mut Vec<Order>, now: u64) {
         let Some(member) = self.members.get(&session) else { return };
-        let (place, need, ask) = (member.place, member.need(), member.ask);
+        let (place, need, ask, not_before) = (member.place, member.need(), member.ask, member.not_before);
         if let Some(ask) = ask.filter(|ask| !self.can_fit(member, ask)) {
             return self.refuse(session, ask, orders);
+        }
+        if !place.is_under_way() && self.frees_first(session, orders, now) {
+            return;
         }
         if !place.is_under_way() && room.has(&need) {
             match place {
                 // It could not return a moment ago. Until it is asked again others may have the room.
-                Place::Out if member.not_before > now => return,
+                Place::Out if not_before > now => return,
                 Place::Out => {
                     if self.step(session, Step::Return, now).is_ok() {
                         orders.push(Order::Return { session });
@@ -333,16 +368,58 @@ impl Residency {
         }
         if !place.is_under_way() {
             let lacking = room.lacking(&need);
-            for victim in self.victims(session, &lacking, now) {
-                self.members.entry(victim).and_modify(|member| member.leaves_for = Some(session));
-                room.comes_free(&self.members[&victim].held);
-                if self.step(victim, Step::Evict, now).is_ok() {
-                    orders.push(Order::Evict { session: victim });
-                }
-            }
+            let victims = self.victims(session, &lacking, now);
+            victims.iter().for_each(|victim| room.comes_free(&self.members[victim].held));
+            self.turn_out(session, victims, orders, now);
         }
         if self.can_come_free(session, &need, now) {
             room.take(&need);
+        }
+    }
+
+    /// Others leave before one is tried again for which there was no memory. False: that is not to be waited for, as they have left,
+    /// or cannot.
+    fn frees_first(&mut self, session: u64, orders: &mut Vec<Order>, now: u64) -> bool {
+        let Some(member) = self.members.get(&session).filter(|member| !member.short.is_empty()) else { return false };
+        let (place, ask, short) = (member.place, member.ask, member.short.clone());
+        let leaves = |member: &Resident| member.place == Place::GoingOut && member.leaves_for == Some(session);
+        if self.members.values().any(leaves) || place == Place::Out && member.not_before > now {
+            return true;
+        }
+        let victims = self.victims(session, &short, now);
+        if !victims.is_empty() {
+            self.turn_out(session, victims, orders, now);
+            return true;
+        }
+        let is_late = ask.is_some_and(|ask| ask.since.saturating_add(self.patience.room) <= now);
+        if !is_late && self.others_may_free(session, &short) {
+            return true;
+        }
+        self.members.entry(session).and_modify(|member| member.short.clear());
+        match ask.filter(|_| place == Place::In) {
+            Some(ask) => self.refuse(session, ask, orders),
+            None => return false,
+        }
+        true
+    }
+
+    /// Whether others have so much on the devices that have not refused to leave the last time.
+    fn others_may_free(&self, session: u64, bytes: &BTreeMap<usize, u64>) -> bool {
+        let others = |(number, member): &(&u64, &Resident)| {
+            **number != session && member.place != Place::Out && member.turn_ends() < u64::MAX && member.stays == 0
+        };
+        bytes.iter().all(|(device, bytes)| {
+            let held = self.members.iter().filter(others).map(|(_, member)| member.held_on(*device));
+            held.fold(0, u64::saturating_add) >= *bytes
+        })
+    }
+
+    fn turn_out(&mut self, session: u64, victims: Vec<u64>, orders: &mut Vec<Order>, now: u64) {
+        for victim in victims {
+            self.members.entry(victim).and_modify(|member| member.leaves_for = Some(session));
+            if self.step(victim, Step::Evict, now).is_ok() {
+                orders.push(Order::Evict { session: victim });
+            }
         }
     }
 
@@ -381,6 +458,7 @@ impl Residency {
     fn refuse(&mut self, session: u64, ask: Ask, orders: &mut Vec<Order>) {
         if let Some(member) = self.members.get_mut(&session) {
             member.ask = None;
+            member.short.clear();
             if member.place != Place::In {
                 // Its program waits for the answer, and that for the memory.
                 member.wanted.get_or_insert(ask.since);

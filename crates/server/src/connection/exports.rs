@@ -99,6 +99,11 @@ macro_rules! utility_exports {
             unsafe { $crate::connection::ffi::may_use(device) }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_make_room(device: *const ::std::ffi::c_char, bytes: u64) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::connection::ffi::make_room(device, bytes) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_privileged(function: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::connection::ffi::privileged(function) }

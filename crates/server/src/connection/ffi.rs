@@ -208,6 +208,21 @@ pub unsafe fn shared_memory(device: *const c_char, shared: *mut SharedMemory) ->
     1
 }
 
+/// Others leave a device whose memory the node has granted and the vendor's library does not have. 1: it is worth one more try.
+///
+/// # Safety
+/// `device` is a NUL-terminated string or NULL.
+pub unsafe fn make_room(device: *const c_char, bytes: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(device) = (unsafe { device_name(device) }) else { return 0 };
+    let make = || {
+        // Not while a session is made anew: its calls may not wait for the node.
+        let session = current::lane()?.session.clone();
+        Some(session.accounts.rooms.as_ref()?.make_room(&device, bytes, &session.pause))
+    };
+    c_int::from(guarded(make, None).unwrap_or(false))
+}
+
 /// True if the tenant may use the device of this name; NULL: every device that there is.
 ///
 /// # Safety

@@ -133,6 +133,34 @@ impl Rooms {
         }
     }
 
+    /// The vendor's library has no memory although the node has granted it: waits until others have left that have so much there.
+    /// False: nobody does, or the session is over. The session's own memory stays meanwhile.
+    pub fn make_room(&self, device: &str, bytes: u64, pause: &Pause) -> bool {
+        if !self.is_shared(device) {
+            return false;
+        }
+        loop {
+            let mut granted = self.lock();
+            let (request, mine) = match &granted.asked {
+                Some(asked) => (asked.request, false),
+                None => {
+                    granted.last += 1;
+                    let request = granted.last;
+                    // What is granted was counted before.
+                    granted.asked = Some(Asked { request, device: device.to_owned(), bytes: 0 });
+                    self.tell(SwapReport::Need { request, device: device.to_owned(), bytes });
+                    (request, true)
+                }
+            };
+            drop(granted);
+            let waits = || self.lock().asked.as_ref().is_none_or(|asked| asked.request != request);
+            let end = pause.wait_aside(Beneath::Callback, waits);
+            if mine || end == StopEnd::SessionOver {
+                return end == StopEnd::GoesOn && self.lock().refused != request;
+            }
+        }
+    }
+
     /// The node's answer. Whoever waits must be woken.
     pub fn answer(&self, request: u64, is_granted: bool) {
         let mut granted = self.lock();
@@ -245,6 +273,28 @@ mod tests {
         assert_eq!(heard(&node), Some(SwapReport::Surplus { device: "card 0".into(), bytes: 30 }));
         gate.charge(memory, 0).unwrap();
         assert_eq!(rooms.secure(&gate, memory, (&pause, Beneath::Nothing)), Ok(()), "it has all that it uses");
+    }
+
+    #[test]
+    fn others_make_room_for_memory_that_was_granted_and_is_not_there() {
+        let (gate, pause) = (gate(), Pause::new(None));
+        let [node, module] = order_sockets().unwrap();
+        let shared = [SharedDevice { name: "card*".into(), memory: 1000 }];
+        let rooms = Rooms::new(&shared, Some(&module)).unwrap().unwrap();
+        assert!(!rooms.make_room("other", 9, &pause));
+        for granted in [true, false] {
+            std::thread::scope(|scope| {
+                let call = scope.spawn(|| rooms.make_room("card 0", 9, &pause));
+                let asked = std::iter::repeat_with(|| heard(&node)).flatten().next();
+                let Some(SwapReport::Need { request, device, bytes }) = asked else { panic!("{asked:?}") };
+                assert_eq!((device.as_str(), bytes), ("card 0", 9));
+                rooms.answer(request, granted);
+                pause.wake_aside();
+                assert_eq!(call.join().unwrap(), granted);
+            });
+        }
+        rooms.give_back(&gate);
+        assert_eq!(heard(&node), None, "it was granted nothing");
     }
 
     #[test]

@@ -1,0 +1,265 @@
+//! What the arbiter decides in single situations.
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const PATIENCE: Patience = Patience { room: 3_000 * MS, leave: 10_000 * MS };
+
+/// Of one device with `memory` bytes, of which sessions may have twice as many.
+fn shared(memory: u64) -> Residency {
+    let mut residency = Residency::new(PATIENCE);
+    residency.add_device(DeviceMemory { memory, most: 2 * memory });
+    residency
+}
+
+fn has(residency: &mut Residency, session: u64, tenant: &str, bytes: u64) {
+    residency.enter(session, tenant, 0);
+    residency.ask(session, 1, (0, bytes), 0).unwrap();
+    assert_eq!(residency.decide(0), [Order::Grant { session, request: 1 }]);
+}
+
+#[test]
+fn allocation_turns_out_who_is_idle_for_longest() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 40);
+    has(&mut residency, 2, "b", 40);
+    residency.enter(3, "c", 0);
+    residency.note_activity(1, true, false, 5_000 * MS);
+    residency.ask(3, 7, (0, 50), 5_000 * MS).unwrap();
+    assert_eq!(residency.decide(5_000 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(5_001 * MS), [], "it is on its way");
+    residency.left(2, &[(0, 40)], 5_010 * MS).unwrap();
+    assert_eq!(residency.decide(5_010 * MS), [Order::Grant { session: 3, request: 7 }]);
+    assert_eq!((residency.occupied(0), residency.resident(2), residency.held(2)), (90, vec![(0, 0)], vec![(0, 40)]));
+    // The exchange took 10 ms: the one that came has 50.
+    residency.note_activity(1, true, true, 5_011 * MS);
+    residency.want(2, 5_011 * MS);
+    assert_eq!(residency.decide(5_011 * MS), [Order::Evict { session: 1 }]);
+}
+
+#[test]
+fn turn_is_kept_and_then_the_one_that_waits_comes() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, MS).unwrap();
+    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    has(&mut residency, 2, "b", 80);
+    residency.want(1, 10 * MS);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    residency.left(2, &[(0, 80)], 20 * MS).unwrap();
+    assert_eq!(residency.decide(20 * MS), [Order::Return { session: 1 }]);
+    residency.back(1, 30 * MS).unwrap();
+    residency.note_activity(1, true, true, 30 * MS);
+    residency.want(2, 31 * MS);
+    assert_eq!(residency.decide(31 * MS), []);
+    assert_eq!(residency.next_look(31 * MS), Some(130 * MS), "5 times 20 ms after 30 ms");
+    assert_eq!(residency.decide(130 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.exchanged(1), 20 * MS);
+}
+
+#[test]
+fn turn_ends_for_a_session_that_is_idle_for_as_long_as_its_exchange_took() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.want(1, 0);
+    assert_eq!(residency.decide(0), [Order::Return { session: 1 }]);
+    residency.back(1, 10 * MS).unwrap();
+    residency.enter(2, "b", 10 * MS);
+    residency.ask(2, 1, (0, 80), 10 * MS).unwrap();
+    residency.note_activity(1, true, false, 15 * MS);
+    assert_eq!((residency.decide(24 * MS), residency.next_look(24 * MS)), (vec![], Some(25 * MS)));
+    residency.note_activity(1, true, false, 24 * MS);
+    assert_eq!(residency.decide(33 * MS), []);
+    assert_eq!(residency.decide(34 * MS), [Order::Evict { session: 1 }]);
+}
+
+#[test]
+fn what_was_never_granted_counts_for_nothing() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 10);
+    residency.give_back(1, 0, 4).unwrap();
+    assert_eq!((residency.give_back(1, 0, 50), residency.held(1)), (Ok(()), vec![(0, 0)]));
+    has(&mut residency, 2, "b", 10);
+    residency.evict(2, 0).unwrap();
+    assert_eq!(residency.left(2, &[(0, 500), (7, 9)], 0), Ok(()));
+    assert_eq!((residency.occupied(0), residency.held(2)), (0, vec![(0, 10)]));
+}
+
+#[test]
+fn session_of_which_nothing_can_leave_is_asked_in_growing_gaps() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 90);
+    residency.enter(2, "b", 0);
+    residency.ask(2, 1, (0, 90), 0).unwrap();
+    let mut now = 0;
+    for gap in [20, 40, 80, 160] {
+        assert_eq!(residency.decide(now), [Order::Evict { session: 1 }]);
+        residency.left(1, &[], now).unwrap();
+        residency.want(1, now);
+        assert_eq!(residency.decide(now), [Order::Return { session: 1 }]);
+        residency.back(1, now).unwrap();
+        assert_eq!(residency.decide(now + gap * MS - 1), []);
+        now += gap * MS;
+    }
+}
+
+#[test]
+fn one_that_cannot_come_any_more_keeps_nobody_waiting() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 90);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 90)], 0).unwrap();
+    residency.resize(0, DeviceMemory { memory: 50, most: 200 });
+    residency.want(1, 0);
+    assert_eq!(residency.decide(0), []);
+    has(&mut residency, 2, "b", 40);
+}
+
+#[test]
+fn one_that_never_leaves_keeps_the_room_from_those_alone_that_need_its_own() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 60);
+    for (session, bytes) in [(2, 60), (3, 30)] {
+        residency.enter(session, "b", 0);
+        residency.members.get_mut(&session).unwrap().place = Place::Out;
+        residency.members.get_mut(&session).unwrap().held.insert(0, bytes);
+        residency.members.get_mut(&session).unwrap().kept.insert(0, 0);
+        residency.want(session, session);
+    }
+    assert_eq!(residency.decide(10), [Order::Evict { session: 1 }], "the third waits: the second may come");
+    residency.stayed(1, 20).unwrap();
+    assert_eq!(residency.decide(20), [Order::Return { session: 3 }], "40 bytes are free");
+    residency.back(3, 30).unwrap();
+    // And it comes when the first one leaves after all, which is asked before the third leaves for nothing.
+    assert_eq!(residency.decide(21 * MS), [Order::Evict { session: 1 }]);
+    residency.stayed(1, 22 * MS).unwrap();
+    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 1 }]);
+    residency.left(1, &[(0, 60)], 101 * MS).unwrap();
+    assert_eq!(residency.decide(101 * MS), [Order::Return { session: 2 }]);
+}
+
+#[test]
+fn others_leave_for_an_allocation_that_found_no_memory_although_there_was_room() {
+    let mut residency = shared(1000);
+    has(&mut residency, 1, "a", 40);
+    has(&mut residency, 2, "a", 30);
+    has(&mut residency, 3, "b", 50);
+    residency.ask_beyond(3, 2, (0, 35), 0).unwrap();
+    assert_eq!(residency.ask_beyond(3, 3, (0, 1), 0), Err(Impossible), "one at a time");
+    assert_eq!(residency.decide(0), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(1), []);
+    residency.left(1, &[(0, 20)], MS).unwrap();
+    assert_eq!(residency.decide(MS), [Order::Evict { session: 2 }], "15 bytes are still missing");
+    residency.left(2, &[(0, 30)], 2 * MS).unwrap();
+    assert_eq!(residency.decide(2 * MS), [Order::Grant { session: 3, request: 2 }]);
+    assert_eq!(residency.held(3), [(0, 50)], "it has that already");
+    // Nobody else has anything.
+    residency.ask_beyond(3, 4, (0, 35), 3 * MS).unwrap();
+    assert_eq!(residency.decide(3 * MS), [Order::Refuse { session: 3, request: 4 }]);
+}
+
+#[test]
+fn nobody_makes_others_leave_for_more_than_it_has_itself() {
+    let mut residency = shared(1000);
+    has(&mut residency, 1, "a", 400);
+    has(&mut residency, 2, "b", 10);
+    has(&mut residency, 3, "c", 10);
+    residency.note_activity(1, true, false, 100 * MS);
+    residency.ask_beyond(2, 2, (0, u64::MAX), 100 * MS).unwrap();
+    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 3 }]);
+}
+
+#[test]
+fn another_one_leaves_before_one_is_tried_again_that_could_not_return() {
+    let mut residency = shared(1000);
+    has(&mut residency, 1, "a", 40);
+    has(&mut residency, 2, "a", 30);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 40)], 0).unwrap();
+    residency.want(1, 0);
+    let mut now = 0;
+    for refuses in [true, false] {
+        assert_eq!(residency.decide(now), [Order::Return { session: 1 }], "there is room");
+        residency.stayed(1, now).unwrap();
+        assert_eq!(residency.decide(now), []);
+        // Once both are asked again.
+        now += 100 * MS;
+        assert_eq!(residency.decide(now), [Order::Evict { session: 2 }]);
+        match refuses {
+            true => residency.stayed(2, now).unwrap(),
+            false => residency.left(2, &[(0, 30)], now).unwrap(),
+        }
+    }
+    assert_eq!(residency.decide(now), [Order::Return { session: 1 }]);
+    residency.stayed(1, now).unwrap();
+    now += 200 * MS;
+    assert_eq!(residency.decide(now), [Order::Return { session: 1 }], "nobody is left who could leave");
+}
+
+#[test]
+fn guarantee_keeps_sessions_where_others_have_more() {
+    let mut residency = shared(100);
+    residency.set_claim("a", Claim { weight: 1, guarantee: 50 });
+    has(&mut residency, 1, "a", 50);
+    has(&mut residency, 2, "b", 50);
+    residency.note_activity(2, true, false, 9_000 * MS);
+    residency.enter(3, "c", 0);
+    residency.ask(3, 1, (0, 20), 9_000 * MS).unwrap();
+    assert_eq!(residency.decide(9_000 * MS), [Order::Evict { session: 2 }], "although the other one is idle");
+}
+
+#[test]
+fn session_that_is_over_keeps_what_it_has_and_waits_for_nothing() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 60);
+    has(&mut residency, 2, "a", 40);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 50)], 0).unwrap();
+    residency.ask(2, 2, (0, 60), 0).unwrap();
+    residency.want(1, 0);
+    residency.retire(1);
+    assert_eq!((residency.occupied(0), residency.place(1)), (50, Some(Place::In)));
+    assert_eq!((residency.decide(0), residency.next_look(0)), (vec![], Some(PATIENCE.room)), "nobody can leave");
+    residency.leave(1);
+    assert_eq!(residency.decide(0), [Order::Grant { session: 2, request: 2 }]);
+}
+
+#[test]
+fn more_than_a_device_or_than_all_may_have_is_refused_at_once() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 90);
+    residency.ask(1, 2, (0, 11), 0).unwrap();
+    assert_eq!(residency.ask(1, 3, (0, 1), 0), Err(Impossible), "one at a time");
+    assert_eq!(residency.decide(0), [Order::Refuse { session: 1, request: 2 }]);
+    residency.enter(2, "b", 0);
+    residency.ask(2, 1, (0, 100), 0).unwrap();
+    assert_eq!(residency.decide(0), [Order::Evict { session: 1 }]);
+    residency.enter(3, "c", 0);
+    residency.ask(3, 1, (0, 111), 0).unwrap();
+    assert_eq!(residency.decide(0), [Order::Refuse { session: 3, request: 1 }]);
+}
+
+#[test]
+fn session_that_does_not_answer_is_late_and_one_that_stays_is_asked_in_growing_gaps() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 90);
+    residency.enter(2, "b", 0);
+    residency.ask(2, 1, (0, 90), 0).unwrap();
+    let mut now = 0;
+    for gap in [20, 40, 80, 160, 320, 640, 1000] {
+        assert_eq!(residency.decide(now), [Order::Evict { session: 1 }]);
+        residency.stayed(1, now).unwrap();
+        assert_eq!((residency.decide(now), residency.next_look(now).map(|at| at - now)), (vec![], Some(gap * MS)));
+        now += gap * MS;
+    }
+    assert_eq!(residency.decide(PATIENCE.room), [Order::Refuse { session: 2, request: 1 }]);
+    residency.evict(1, now).unwrap();
+    // A nanosecond for each of its 90 bytes.
+    let late = now + PATIENCE.leave + 90;
+    assert_eq!(residency.next_look(now), Some(late));
+    assert_eq!((residency.late(late - 1), residency.late(late)), (vec![], vec![1]));
+    residency.leave(1);
+    assert_eq!((residency.occupied(0), residency.late(u64::MAX), residency.evict(1, 0)), (0, vec![], Err(Impossible)));
+}
