@@ -3,7 +3,7 @@
 
   bench/cuda_swap.py [--sizes MIB,MIB...] [--swaps N] [--driver FOLDER] [--json FILE]
 
-First `aviary swap out` takes a program's memory out between its steps. Then two programs share a device that has room for one of
+First `aviary swap out` takes a program's memory out between its steps, and again where nothing has changed. Then two programs share a device that has room for one of
 them (`memory`, `oversubscribe` in node.toml) and make their steps in turn, so that each step brings one in and the other out.
 Without --driver the machine's own driver is used; `target/cuda-tests/driver` is the reference driver. It reads and changes no
 setting of a card. Needs `./x setup`, or what that builds.
@@ -59,9 +59,10 @@ def returned(node):
 
 def alone(program, mib, swaps, vendor):
     """Rows of seconds: host memory made, copied out, back, and from a step's order to its end. The first row is of a session
-    that keeps no host memory yet."""
+    that keeps no host memory yet. Then rows of memory that has not changed since it last left: copied out, and the share of its
+    bytes that the host had."""
     expected, _ = natively(program, mib, swaps + 1, vendor)
-    rows = []
+    rows, unchanged = [], []
     with running(vendor) as node:
         guest = guest_of(node, program, mib)
         session = wait_until(HANG, "the session", lambda: session_of(node))["session"]
@@ -75,10 +76,17 @@ def alone(program, mib, swaps, vendor):
             back = wait_until(HANG, "it is back", lambda: returned(node))
             figures = out["figures"]
             rows.append((figures["reserve_us"] / 1e6, figures["copy_us"] / 1e6, back, answered))
+        # The first of these follows a step, which has changed all.
+        for number in range(swaps + 1):
+            out = swap_out(node, session)
+            if number:
+                unchanged.append((out["figures"]["copy_us"] / 1e6, out["figures"]["unchanged"] / out["bytes"]))
+            subprocess.run([AVIARY, "swap", "in", "--server", node.address, str(session)], timeout=HANG, check=True,
+                           stdout=subprocess.DEVNULL)
         found = digest(guest)
     if found != expected:
         raise Wrong(f"{mib} MiB: {found} instead of {expected}")
-    return rows
+    return rows, unchanged
 
 
 def in_turn(program, mib, swaps, vendor):
@@ -114,12 +122,15 @@ def main():
         program = compiled(folder, arguments.driver)
         vendor = {"LD_LIBRARY_PATH": str(arguments.driver)} if arguments.driver else {}
         for mib in map(int, arguments.sizes.split(",")):
-            rows = alone(program, mib, arguments.swaps, vendor)
+            rows, unchanged = alone(program, mib, arguments.swaps, vendor)
             for column, name in enumerate(("reserved", "out", "back", "answered")):
                 times = [row[column] for row in rows]
                 figures[f"cuda_swap.{mib}.{name}_s"] = times
                 rate = f", {mib / 1024 / min(times):.1f} GiB/s at best" if min(times) > 0 else ""
                 print(f"{mib:6} MiB {name:9} {' '.join(f'{at:.3f}' for at in times)} s{rate}", flush=True)
+            figures[f"cuda_swap.{mib}.unchanged_s"] = [row[0] for row in unchanged]
+            figures[f"cuda_swap.{mib}.unchanged_share"] = [row[1] for row in unchanged]
+            print(f"{mib:6} MiB unchanged {' '.join(f'{at:.3f} ({share:.0%})' for at, share in unchanged)} s", flush=True)
             times, native = in_turn(program, mib, arguments.swaps, vendor)
             figures[f"cuda_swap.{mib}.in_turn_s"], figures[f"cuda_swap.{mib}.native_s"] = times, native
             print(f"{mib:6} MiB in turn   {' '.join(f'{at:.3f}' for at in times)} s, natively {native:.3f} s", flush=True)

@@ -57,6 +57,9 @@ def session_stays_in_its_process_and_its_call_brings_its_memory_back(tools):
                 raise Wrong(f"{figures}, {report}")
             if tenant_used(node) != used or host_swap(node) != (BUFFER, BUFFER) or report["server"] != server:
                 raise Wrong(f"used {tenant_used(node)}, swap {host_swap(node)}, {report}")
+            # The program does not write its buffer.
+            if figures["figures"]["unchanged"] != (BUFFER if turn > 1 else 0):
+                raise Wrong(f"{figures}")
             # What is out already is out.
             if swap(node, "out", program.session)[1]["outs"] != turn:
                 raise Wrong("it went out twice")

@@ -11,6 +11,9 @@ static struct {
     size_t count;
 } evicted[CUDA_MOST_PLACES];
 
+/* What was in the host's memory the last time. No hashes: nobody knows. */
+static struct cuda_hashed before[CUDA_MOST_PLACES];
+
 /* Of a context through which memory of its device leaves: one of each device; -1: not this one. */
 static int device_of(CUcontext context) {
     for (int device = 0; device < CUDA_MOST_PLACES; device++)
@@ -41,6 +44,15 @@ const char *cuda_evictable_device(CUcontext context) {
     return device < 0 ? NULL : cuda_ordinal_name(cuda_ordinal_of_device(device), 0);
 }
 
+static void forget_before(int device) {
+    free(before[device].parts);
+    free(before[device].hashes);
+    before[device].parts = NULL;
+    before[device].hashes = NULL;
+    before[device].count = 0;
+}
+
+/* Of what is on the device again, or has not left. */
 static void forget(int device) {
     free(evicted[device].list);
     free(evicted[device].parts);
@@ -97,13 +109,67 @@ static CUresult bring_back(int device, const void *from) {
     return status;
 }
 
+/* The first piece that was copied is hashed by the processor, too; 0: the device cannot hash. */
+static int hashes_are_right(int device, const struct cuda_hash *hashes, const unsigned char *same, const char *host) {
+    size_t number = 0;
+    for (size_t i = 0; i < evicted[device].count; i++)
+        for (uint64_t at = 0; at < evicted[device].parts[i].bytes; at += CUDA_PIECE_BYTES, number++) {
+            uint64_t left = evicted[device].parts[i].bytes - at;
+            size_t bytes = left < CUDA_PIECE_BYTES ? (size_t)left : CUDA_PIECE_BYTES;
+            if (!same || !same[number])
+                return cuda_hash_is_right(&hashes[number], host, bytes);
+            host += bytes;
+        }
+    return 1;
+}
+
+/* What has been copied is remembered, for the next time; nothing is without hashes, which it takes. */
+static void remember(int device, struct cuda_hash *hashes) {
+    size_t count = evicted[device].count;
+    forget_before(device);
+    before[device].parts = hashes ? calloc(count ? count : 1, sizeof *before[device].parts) : NULL;
+    if (!before[device].parts) {
+        free(hashes);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        before[device].parts[i] = evicted[device].parts[i];
+    before[device].count = count;
+    before[device].hashes = hashes;
+}
+
+/* Copies all that is to leave, but what the host has already. */
+static CUresult copy_out(int device, CUcontext context, char *to) {
+    size_t count = evicted[device].count, kept = aviary_keeps(to);
+    struct cuda_hash *hashes = cuda_hash_parts(context, evicted[device].parts, count);
+    struct cuda_hashed now = {evicted[device].parts, count, hashes};
+    int has_earlier = kept && kept == cuda_bytes_of_parts(before[device].parts, before[device].count);
+    unsigned char *same = has_earlier ? cuda_pieces_unchanged(&now, &before[device]) : NULL;
+    CUresult status = cuda_copy_changed(evicted[device].parts, count, to, same);
+    if (status == CUDA_SUCCESS && hashes && !hashes_are_right(device, hashes, same, to)) {
+        aviary_log("the device hashes memory wrongly: all of it is copied");
+        status = cuda_copy_changed(evicted[device].parts, count, to, NULL);
+        free(hashes);
+        hashes = NULL;
+    } else if (status == CUDA_SUCCESS && same) {
+        aviary_unchanged(cuda_bytes_of_same(evicted[device].parts, count, same));
+    }
+    free(same);
+    if (status != CUDA_SUCCESS) {
+        free(hashes);
+        hashes = NULL;
+    }
+    remember(device, hashes);
+    return status;
+}
+
 /* 0: all of it is gone from the device, but what the driver neither took back nor let return. Else: nothing has changed. */
 int cuda_evict(CUcontext context, void *to, size_t bytes) {
     int device = device_of(context), stayed = 0;
     if (device < 0 || evicted[device].list)
         return 1;
     if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes
-        || cuda_copy_parts(evicted[device].parts, evicted[device].count, to, 0) != CUDA_SUCCESS) {
+        || copy_out(device, context, to) != CUDA_SUCCESS) {
         forget(device);
         return 1;
     }

@@ -3,14 +3,12 @@
 #define CUDA_MOVING_H
 
 #include "server.h"
+#include "unchanged.h"
 
 /* ---- moving.c: contexts, and the end of all work ---------------------------------------------------- */
 
 /* The context that is current on this thread; NULL: none is. */
 CUcontext cuda_thread_context(void);
-/* Makes a context that lives current on this thread; 0: it is none. `cuda_leave_context` takes it away again. */
-int cuda_enter_context(CUcontext context);
-void cuda_leave_context(void);
 /* Different for all contexts that this process has had; 0: this is none that lives. */
 uint64_t cuda_context_serial(CUcontext context);
 int cuda_context_lives(uint64_t serial);
@@ -29,15 +27,6 @@ const char *cuda_stays(void);
 enum { CUDA_MOST_CONTEXTS = 256 };
 
 /* ---- moving_stream.c: a description, then bytes of device memory ------------------------------------ */
-
-/* Bytes of device memory, to be copied while a context is current. */
-struct cuda_moved_part {
-    CUcontext context;
-    CUdeviceptr pointer;
-    uint64_t bytes;
-    /* Of an input: the content is there already, and what the state has of it is passed over. */
-    int is_there;
-};
 
 /* An output: it stays the same from the first offset to the last. */
 struct cuda_moved_output {
@@ -67,12 +56,6 @@ struct cuda_moved_input {
 /* Fills `parts` from the whole head, which is a snapshot's; 0: done. */
 typedef int (*cuda_moved_ready)(struct cuda_moved_input *input, void *data);
 int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data);
-
-/* ---- moving_copies.c: many parts at once ------------------------------------------------------------- */
-
-uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count);
-/* Between the parts, one after the other, and memory of the host; those that are there already are passed over. */
-CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes);
 
 /* ---- address_placement.c, reservations.c, host_registrations.c: what lies where --------------------- */
 

@@ -1,6 +1,6 @@
 /* Device memory to memory of the host and back, at the speed of the bus: each of several threads has two page-locked buffers, of which
  * one is copied by the device while the processor copies the other. To page-lock the host's memory itself takes far longer. */
-#include "moving.h"
+#include "unchanged.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { MOST_THREADS = 16, BUFFERS = 2, BUFFER_BYTES = 4 << 20 };
+enum { MOST_THREADS = 16, BUFFERS = 2, BUFFER_BYTES = CUDA_PIECE_BYTES };
 
 /* All threads take the next piece of this. */
 struct job {
@@ -17,9 +17,11 @@ struct job {
     size_t part_count;
     char *host;
     int writes;
+    /* By piece: it is passed over. NULL: none is. */
+    const unsigned char *same;
     pthread_mutex_t lock;
     /* The next piece: of this part, from this offset on; `at`: of the host's memory. */
-    size_t part;
+    size_t part, number;
     uint64_t offset, at;
     CUresult status;
 };
@@ -49,8 +51,9 @@ static int next_piece(struct job *job, struct piece *piece) {
         size_t bytes = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
         if (part->is_there)
             bytes = (size_t)left;
-        else if (bytes)
+        else if (bytes && !(job->same && job->same[job->number]))
             *piece = (struct piece){part->context, part->pointer + job->offset, job->host + job->at, bytes}, found = 1;
+        job->number++;
         job->at += bytes;
         job->offset += bytes;
         if (job->offset == part->bytes)
@@ -177,10 +180,9 @@ uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count) 
     return bytes;
 }
 
-CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes) {
-    struct job job = {.parts = parts, .part_count = count, .host = host, .writes = writes, .lock = PTHREAD_MUTEX_INITIALIZER};
+static CUresult copy(struct job job) {
     pthread_t threads[MOST_THREADS];
-    uint64_t pieces = cuda_bytes_of_parts(parts, count) / (BUFFERS * BUFFER_BYTES);
+    uint64_t pieces = cuda_bytes_of_parts(job.parts, job.part_count) / (BUFFERS * BUFFER_BYTES);
     long most = sysconf(_SC_NPROCESSORS_ONLN), started = 0;
     most = most < 1 ? 1 : most > MOST_THREADS ? MOST_THREADS : most;
     most = (uint64_t)most > pieces ? (long)pieces : most;
@@ -191,4 +193,12 @@ CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char
     for (long i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     return job.status;
+}
+
+CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes) {
+    return copy((struct job){.parts = parts, .part_count = count, .host = host, .writes = writes, .lock = PTHREAD_MUTEX_INITIALIZER});
+}
+
+CUresult cuda_copy_changed(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same) {
+    return copy((struct job){.parts = parts, .part_count = count, .host = host, .same = same, .lock = PTHREAD_MUTEX_INITIALIZER});
 }

@@ -56,11 +56,17 @@ size_t ta_buffer_evictable(ta_buffer buffer) {
     return b && !b->wrapped && !b->mapped ? b->bytes : 0;
 }
 
+int ta_buffer_equals(ta_buffer buffer, const void *content, size_t bytes) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    return b && bytes == b->bytes && memcmp(content, b->data, bytes) == 0;
+}
+
 int ta_buffer_evict(ta_buffer buffer, void *to, size_t bytes) {
     struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
     if (!b || bytes != b->bytes)
         return 1;
-    memcpy(to, b->data, bytes);
+    if (to)
+        memcpy(to, b->data, bytes);
     memory_leave(b->data, bytes);
     return 0;
 }

@@ -34,6 +34,9 @@ int ta_board_load(ta_board board, size_t offset, const void *from, size_t bytes)
 size_t ta_buffer_evictable(ta_buffer buffer);
 /* Copies the content there, and gives the device memory back: it must not be touched until it has returned, to the same
  * address. They answer 0 if they did it. */
+/* True if the buffer has this content. */
+int ta_buffer_equals(ta_buffer buffer, const void *content, size_t bytes);
+/* `to`: NULL if the content is there already. */
 int ta_buffer_evict(ta_buffer buffer, void *to, size_t bytes);
 int ta_buffer_return(ta_buffer buffer, const void *from, size_t bytes);
 /* Not 0: some stream has not yet done what it was given. */

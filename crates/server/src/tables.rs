@@ -11,7 +11,7 @@ pub mod states;
 pub mod vendor_table;
 pub mod versions;
 
-use contents::Contents;
+use contents::{Contents, KeptPlaces};
 use deferred_outputs::DeferredOutputs;
 use foreign::ForeignTable;
 use handed::Handed;
@@ -24,6 +24,7 @@ pub struct Tables {
     pub late: DeferredOutputs,
     pub handed: Handed,
     pub contents: Contents,
+    pub kept: KeptPlaces,
 }
 
 impl Tables {
@@ -35,6 +36,7 @@ impl Tables {
             late: DeferredOutputs::default(),
             handed: Handed::default(),
             contents: Contents::default(),
+            kept: KeptPlaces::default(),
         }
     }
 }

@@ -95,4 +95,7 @@ pub struct SwapFigures {
     pub copy_us: u64,
     /// Objects whose memory has left.
     pub objects: u64,
+    /// Bytes of it that did not have to be copied, as the host still had them.
+    #[serde(default)]
+    pub unchanged: u64,
 }

@@ -81,6 +81,11 @@ int aviary_shared_memory(const char *device, struct aviary_shared_memory *shared
  * until other sessions have left that have so many bytes there. 1: it is worth one more try; 0: nobody leaves. The caller holds no lock
  * that another call or an eviction needs. */
 int aviary_make_room(const char *device, uint64_t bytes);
+/* In `out` of `evictable`: so many bytes of the host's memory still have what left with the same object the last time, as `in` was given
+ * it. 0: anything may be there. */
+size_t aviary_keeps(const void *memory);
+/* In `out`: so many of these bytes were not copied, as they are the same. For people. */
+void aviary_unchanged(uint64_t bytes);
 
 /* True if the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
  * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices

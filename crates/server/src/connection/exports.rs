@@ -104,6 +104,14 @@ macro_rules! utility_exports {
             unsafe { $crate::connection::ffi::make_room(device, bytes) }
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_keeps(memory: *const ::std::ffi::c_void) -> usize {
+            $crate::connection::ffi::keeps(memory)
+        }
+        #[unsafe(no_mangle)]
+        extern "C" fn aviary_unchanged(bytes: u64) {
+            $crate::connection::ffi::unchanged(bytes)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_privileged(function: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::connection::ffi::privileged(function) }

@@ -223,6 +223,16 @@ pub unsafe fn make_room(device: *const c_char, bytes: u64) -> c_int {
     c_int::from(guarded(make, None).unwrap_or(false))
 }
 
+/// How many bytes this memory of the host has that left with the same object the last time.
+pub fn keeps(memory: *const c_void) -> usize {
+    guarded(|| session().map_or(0, |session| session.tables.kept.at(memory)), 0)
+}
+
+/// So many bytes of an object that leaves are in the host's memory already.
+pub fn unchanged(bytes: u64) {
+    guarded(|| session().iter().for_each(|session| session.tables.kept.note_unchanged(bytes)), ());
+}
+
 /// True if the tenant may use the device of this name; NULL: every device that there is.
 ///
 /// # Safety

@@ -30,7 +30,12 @@ struct Movable {
     functions: EvictableType,
     /// Of the type, for messages.
     name: &'static str,
-    /// Where its content lies in the host's memory.
+    place: Place,
+}
+
+/// Where an object's content lies in the host's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
     offset: usize,
     bytes: usize,
 }
@@ -48,6 +53,8 @@ pub struct Evicted {
     content: u64,
     /// By device: what has left it, as it was charged.
     pub freed: BTreeMap<String, u64>,
+    /// Bytes of the content that the host had already.
+    pub unchanged: u64,
 }
 
 /// {what}
@@ -60,7 +67,7 @@ pub struct NotBack {
 
 impl Movable {
     fn content(&self, memory: Option<&Mapped>) -> Option<*mut c_void> {
-        memory?.range(self.offset, self.bytes).map(|at| at.as_ptr())
+        memory?.range(self.place.offset, self.place.bytes).map(|at| at.as_ptr())
     }
 
     /// The native object as it is now.
@@ -74,15 +81,15 @@ impl Movable {
     fn leave(&self, session: &Session, memory: Option<&Mapped>) -> bool {
         let place = self.native(session).zip(self.content(memory));
         // SAFETY: the specification's own function for a live object that no call uses; there are so many bytes.
-        self.bytes == 0
-            || place.is_some_and(|(native, to)| unsafe { (self.functions.out)(native, to, self.bytes) } == 0)
+        self.place.bytes == 0
+            || place.is_some_and(|(native, to)| unsafe { (self.functions.out)(native, to, self.place.bytes) } == 0)
     }
 
     fn come_back(&self, session: &Session, memory: Option<&Mapped>) -> bool {
         let place = self.native(session).zip(self.content(memory));
         // SAFETY: as above; the bytes are those that `leave` has written.
-        self.bytes == 0
-            || place.is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.bytes) } == 0)
+        self.place.bytes == 0
+            || place.is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.place.bytes) } == 0)
     }
 }
 
@@ -154,12 +161,18 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
             *freed.entry(device).or_default() += amount;
         }
         let (id, native) = (object.image.id, object.native);
-        objects.push(Movable { id, native, functions: *functions, name: info.name, offset, bytes: length });
+        objects.push(Movable {
+            id,
+            native,
+            functions: *functions,
+            name: info.name,
+            place: Place { offset, bytes: length },
+        });
     }
     if let (Some(Candidate { info, .. }), true) = (candidates.first(), objects.is_empty()) {
         return Err(Obstacle::not_now(format!("objects of type {} keep their device memory", info.name)));
     }
-    Ok(Evicted { objects, dropped, memory: None, bytes: end, content: end, freed })
+    Ok(Evicted { objects, dropped, memory: None, bytes: end, content: end, freed, unchanged: 0 })
 }
 
 /// Host memory of a session that is not out, for the next time.
@@ -168,6 +181,8 @@ pub struct Spare {
     memory: Option<Mapped>,
     /// Bytes that were needed the last time.
     last: Option<u64>,
+    /// By object's id: what the memory has of it.
+    content: BTreeMap<u64, Place>,
 }
 
 impl Spare {
@@ -201,8 +216,20 @@ impl Spare {
     /// Gives all back beyond so much.
     pub fn shrink(&mut self, most: u64) {
         let wanted = usize::try_from(most).unwrap_or(usize::MAX);
-        // Memory that cannot become smaller goes.
-        self.memory.take_if(|memory| memory.bytes() > wanted && (wanted == 0 || memory.resize(wanted).is_err()));
+        if most < self.bytes() {
+            self.content.clear();
+            // Memory that cannot become smaller goes.
+            self.memory.take_if(|memory| wanted == 0 || memory.resize(wanted).is_err());
+        }
+    }
+
+    /// By address: how much of the content is there that left with these objects the last time, each at its place.
+    fn places_of(&self, objects: &[Movable]) -> BTreeMap<usize, usize> {
+        let of = |object: &Movable| {
+            let was = self.content.get(&object.id).filter(|was| was.offset == object.place.offset)?;
+            Some((object.content(self.memory.as_ref())?.addr(), was.bytes))
+        };
+        objects.iter().filter_map(of).collect()
     }
 }
 
@@ -224,9 +251,13 @@ impl Evicted {
         }
         let none = |error| Obstacle::not_now(format!("the host has no free memory for {bytes} bytes: {error}"));
         spare.prepare(evicted.content).map_err(none)?;
+        session.tables.kept.begin(spare.places_of(&evicted.objects));
+        spare.content.clear();
         evicted.memory = spare.memory.take();
         evicted.bytes = bytes;
-        if let Err(obstacle) = evicted.leave(session) {
+        let left = evicted.leave(session);
+        evicted.unchanged = session.tables.kept.end();
+        if let Err(obstacle) = left {
             spare.memory = evicted.memory;
             return Err(obstacle);
         }
@@ -235,12 +266,13 @@ impl Evicted {
 
     /// The memory is on its devices again, and what it was in is spare.
     pub fn into_spare(self) -> Spare {
-        Spare { memory: self.memory, last: Some(self.content) }
+        let content = self.objects.iter().map(|object| (object.id, object.place)).collect();
+        Spare { memory: self.memory, last: Some(self.content), content }
     }
 
     /// Gives back what was made before it was known how much is needed.
     pub fn trim(&mut self) {
-        let mut spare = Spare { memory: self.memory.take(), last: None };
+        let mut spare = Spare { memory: self.memory.take(), ..Spare::default() };
         spare.shrink(self.content);
         self.memory = spare.memory;
     }

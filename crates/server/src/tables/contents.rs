@@ -3,10 +3,12 @@
 //!
 //! The memory is made before the session stands: the kernel clears pages much more slowly than devices copy.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap, munmap};
@@ -136,6 +138,37 @@ impl Drop for Mapped {
         let _ = self.advise(Advice::LinuxDontNeed);
         // SAFETY: the mapping is this one's, and whoever has had its address was told that it ends.
         let _ = unsafe { munmap(self.at.as_ptr(), self.bytes) };
+    }
+}
+
+/// While memory of objects leaves: places in the host's memory that have what left with the same object the last time.
+#[derive(Debug, Default)]
+pub struct KeptPlaces {
+    /// Addresses, and bytes.
+    places: Mutex<BTreeMap<usize, usize>>,
+    /// Bytes that did not have to be copied.
+    unchanged: AtomicU64,
+}
+
+impl KeptPlaces {
+    pub fn begin(&self, places: BTreeMap<usize, usize>) {
+        *self.places.lock().unwrap_or_else(PoisonError::into_inner) = places;
+        self.unchanged.store(0, Ordering::Relaxed);
+    }
+
+    /// How many bytes of the same object are there.
+    pub fn at(&self, memory: *const c_void) -> usize {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).get(&memory.addr()).copied().unwrap_or(0)
+    }
+
+    pub fn note_unchanged(&self, bytes: u64) {
+        self.unchanged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// No place has anything any more. Answers the bytes that did not have to be copied.
+    pub fn end(&self) -> u64 {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.unchanged.swap(0, Ordering::Relaxed)
     }
 }
 

@@ -104,6 +104,7 @@ impl Connected {
             drain_us: us(drained - stood),
             copy_us: us(drained.elapsed()),
             objects: evicted.objects(),
+            unchanged: evicted.unchanged,
         };
         Ok((evicted, figures))
     }

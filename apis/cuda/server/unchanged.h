@@ -1,0 +1,55 @@
+/* Device memory in parts and pieces, and the hashes of these. */
+#ifndef CUDA_UNCHANGED_H
+#define CUDA_UNCHANGED_H
+
+#ifndef CUDA_VERSION
+#include "cuda_types.h"
+#endif
+#include <stddef.h>
+#include <stdint.h>
+
+/* moving.c: makes a context that lives current on this thread; 0: it is none. `cuda_leave_context` takes it away again. */
+int cuda_enter_context(CUcontext context);
+void cuda_leave_context(void);
+
+/* Bytes of device memory, to be copied while a context is current. */
+struct cuda_moved_part {
+    CUcontext context;
+    CUdeviceptr pointer;
+    uint64_t bytes;
+    /* Of an input: the content is there already, and what the state has of it is passed over. */
+    int is_there;
+};
+
+/* A part is copied and hashed in pieces, the last of which may be shorter. */
+enum { CUDA_PIECE_BYTES = 4 << 20 };
+struct cuda_hash {
+    uint64_t a, b;
+};
+/* Pieces of all parts. */
+size_t cuda_pieces_of(const struct cuda_moved_part *parts, size_t count);
+/* Parts with the hashes of their pieces. */
+struct cuda_hashed {
+    struct cuda_moved_part *parts;
+    size_t count;
+    struct cuda_hash *hashes;
+};
+/* By piece, in an array that the caller frees: 1 where the content is what it was earlier, at the same place of all parts, one after
+ * the other; NULL: it is nowhere. */
+unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct cuda_hashed *earlier);
+/* Bytes of the pieces of which `same` is not 0. */
+uint64_t cuda_bytes_of_same(const struct cuda_moved_part *parts, size_t count, const unsigned char *same);
+/* Hashes of all pieces, in an array that the caller frees; NULL: the device cannot tell, or not quickly. */
+struct cuda_hash *cuda_hash_parts(CUcontext context, const struct cuda_moved_part *parts, size_t count);
+/* Whether the piece with this content has that hash: reckoned by the processor. */
+int cuda_hash_is_right(const struct cuda_hash *hash, const void *content, size_t bytes);
+
+/* ---- moving_copies.c: many parts at once ------------------------------------------------------------- */
+
+uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count);
+/* Between the parts, one after the other, and memory of the host; those that are there already are passed over. */
+CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes);
+/* The same to the host, without the pieces of which `same` is not 0; NULL: with all. */
+CUresult cuda_copy_changed(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same);
+
+#endif
