@@ -284,6 +284,34 @@ impl Card for CardSocket {
     }
 }
 
+/// A card of tests that answers or does not.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct SlowCard {
+    pub answers: bool,
+    pub lives: bool,
+    pub done: Vec<Request>,
+}
+
+#[cfg(test)]
+impl Card for SlowCard {
+    fn ask_words(&mut self, request: &Request, _: Option<OwnedFd>) -> Result<Result<[u64; 7], Errno>, CardLost> {
+        if !self.answers {
+            return Err(CardLost);
+        }
+        self.done.push(request.clone());
+        Ok(Ok([0; 7]))
+    }
+
+    fn event(&mut self, _: u32) -> Result<Option<OwnedFd>, CardLost> {
+        Ok(None)
+    }
+
+    fn lives(&self) -> bool {
+        self.lives
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -113,6 +113,8 @@ impl<C: Card> FpgaDevice<C> {
         if !header.is_command() {
             return None;
         }
+        // A card that does not answer yet is asked again with the next message.
+        let _ = self.memory.finish_unmaps(&mut self.card);
         let answer = VfioCommand::parse(header.command, body).and_then(|command| match descriptors {
             Some(descriptors) => self.command(command, descriptors),
             None => Err(Errno::MFILE),

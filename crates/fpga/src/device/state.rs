@@ -45,6 +45,8 @@ impl<C: Card> FpgaDevice<C> {
         for half in &self.half_written {
             words.extend(half.words());
         }
+        words.push(self.memory.unmapping.len() as u64);
+        words.extend(self.memory.unmapping.iter().flat_map(|(address, length)| [*address, *length]));
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.extend(self.config.read(0, CONFIG_BYTES as usize));
         for KnownFile { device, inode, length, id } in &self.memory.files {
@@ -62,6 +64,9 @@ impl<C: Card> FpgaDevice<C> {
         let [region_bytes, has_base, base, next_file] = taken.words()?;
         let half_written =
             [HalfWritten::of(taken.words()?), HalfWritten::of(taken.words()?), HalfWritten::of(taken.words()?)];
+        let ranges = taken.word()?;
+        let unmapping = (0..ranges).map(|_| taken.words().map(|[address, length]| (address, length)));
+        let unmapping = unmapping.collect::<Option<Vec<_>>>()?;
         let (config, files) = taken.0.split_at_checked(CONFIG_BYTES as usize)?;
         let file = |[device, inode, length, id]: [u64; FILE_WORDS]| KnownFile { device, inode, length, id };
         let files = files.chunks(FILE_WORDS * WORD).map(|file| Taken(file).words()).collect::<Option<Vec<_>>>()?;
@@ -71,6 +76,7 @@ impl<C: Card> FpgaDevice<C> {
             MapCounts { refused, first_refused: (first_refused, u32::try_from(first_errno).ok()?), outside, lost };
         memory.files = files.into_iter().map(file).collect();
         memory.next_file = next_file;
+        memory.unmapping = unmapping;
         let device = FpgaDevice {
             card,
             memory,

@@ -11,6 +11,9 @@ use crate::link::Request;
 /// A mapping of 2 MB of the card's IO page table, which an UNMAP of a part of it splits.
 const HUGE: u64 = 2 << 20;
 
+/// Unmaps that wait for a card. More of them unmap all that it has.
+const MOST_UNMAPPING: usize = 1024;
+
 /// A file that the card knows.
 #[derive(Debug)]
 pub(super) struct KnownFile {
@@ -41,6 +44,8 @@ pub struct VmMemory {
     region_bytes: u64,
     pub(super) files: Vec<KnownFile>,
     pub(super) next_file: u64,
+    /// Ranges of which the VMM was told that they are unmapped, and the card has not said so in time.
+    pub(super) unmapping: Vec<(u64, u64)>,
     pub counts: MapCounts,
 }
 
@@ -54,7 +59,8 @@ fn overlap(range: (u64, u64), other: (u64, u64)) -> Option<(u64, u64)> {
 
 impl VmMemory {
     pub fn new(region_bytes: u64) -> VmMemory {
-        VmMemory { base: None, region_bytes, files: Vec::new(), next_file: 0, counts: MapCounts::default() }
+        let (files, unmapping, counts) = (Vec::new(), Vec::new(), MapCounts::default());
+        VmMemory { base: None, region_bytes, files, next_file: 0, unmapping, counts }
     }
 
     pub fn region_bytes(&self) -> u64 {
@@ -70,7 +76,7 @@ impl VmMemory {
         self.base = Some(base);
     }
 
-    /// Gives the card what is in the region. What it refuses is noted: the VMM could not tell the guest.
+    /// Gives the card what is in the region. What it refuses, or does not answer, is noted: the VMM could not tell the guest.
     ///
     /// # Errors
     /// The card is lost.
@@ -88,20 +94,37 @@ impl VmMemory {
             return Ok(());
         };
         let mapped = match file {
-            _ if inside != (address, size) => Err(Errno::INVAL),
-            None => Err(Errno::BADF),
-            Some(file) => match self.known(card, file, offset, size)? {
-                Ok(memory) => card.ask(&Request::Map { address, length: size, memory, offset, rights }, None)?,
-                Err(errno) => Err(errno),
-            },
+            _ if inside != (address, size) => Ok(Err(Errno::INVAL)),
+            None => Ok(Err(Errno::BADF)),
+            Some(file) => self.map_file(card, (address, size), file, offset, rights),
         };
-        if let Err(errno) = mapped {
+        let refused = match mapped {
+            Ok(done) => done.err(),
+            // One that has ended is told by STATUS.
+            Err(CardLost) => card.lives().then_some(Errno::TIMEDOUT),
+        };
+        if let Some(errno) = refused {
             if self.counts.refused == 0 {
                 self.counts.first_refused = (address, errno.raw_os_error().unsigned_abs());
             }
             self.counts.refused += 1;
         }
-        Ok(())
+        mapped.map(|_| ())
+    }
+
+    fn map_file(
+        &mut self,
+        card: &mut impl Card,
+        (address, length): (u64, u64),
+        file: OwnedFd,
+        offset: u64,
+        rights: Rights,
+    ) -> Result<Result<(), Errno>, CardLost> {
+        self.finish_unmaps(card)?;
+        match self.known(card, file, offset, length)? {
+            Ok(memory) => card.ask(&Request::Map { address, length, memory, offset, rights }, None),
+            Err(errno) => Ok(Err(errno)),
+        }
     }
 
     /// The card's number of a file, of which it has the bytes up to the end of this range.
@@ -123,32 +146,44 @@ impl VmMemory {
         // All of the file: a VMM has one for all memory of its machine. One that is too short the card refuses.
         let length = u64::try_from(stat.st_size).unwrap_or(0).max(end) & !(PAGE - 1);
         let id = self.next_file;
+        // Whatever becomes of it: a card that answers late has this number.
+        self.next_file += 1;
         let wish = Request::Memory { id, length, rights: Rights::ReadWrite };
         if let Err(errno) = card.ask(&wish, Some(file))? {
             return Ok(Err(errno));
         }
-        self.next_file += 1;
         self.files.push(KnownFile { device, inode, length, id });
         Ok(Ok(id))
     }
 
-    /// Takes from the card what it has in a range, whose borders may be any.
+    /// Takes from the card what it has in a range, whose borders may be any: now, or before anything else is mapped.
     ///
     /// # Errors
-    /// The card is lost.
+    /// The card is lost, or does not answer in time.
     pub fn unmap(&mut self, card: &mut impl Card, range: (u64, u64)) -> Result<(), CardLost> {
         let Some(base) = self.base else { return Ok(()) };
-        let Some((address, length)) = overlap(range, (base, self.region_bytes)) else { return Ok(()) };
-        // The region is whole pages: to round outward does not leave it.
-        let rounded = |to: u64| {
-            let first = address & !(to - 1);
-            Request::Unmap { address: first, length: (address + length).next_multiple_of(to) - first }
-        };
-        // The parts that are left of huge pages may need more entries than the card gives. The guest has its pages back in any
-        // case, so the rest of those huge pages is lost.
-        if card.ask(&rounded(PAGE), None)? == Err(Errno::TOOBIG) {
-            self.counts.lost += 1;
-            let _ = card.ask(&rounded(HUGE), None)?;
+        let Some(inside) = overlap(range, (base, self.region_bytes)) else { return Ok(()) };
+        if self.unmapping.len() < MOST_UNMAPPING {
+            self.unmapping.push(inside);
+        } else {
+            self.unmapping = vec![(base, self.region_bytes)];
+        }
+        self.finish_unmaps(card)
+    }
+
+    /// Takes from the card what it has not let go of in time.
+    ///
+    /// # Errors
+    /// As [`VmMemory::unmap`].
+    pub fn finish_unmaps(&mut self, card: &mut impl Card) -> Result<(), CardLost> {
+        while let Some(range) = self.unmapping.first() {
+            let unmapped = unmap_inside(card, *range);
+            if !card.lives() {
+                // It has nothing any more.
+                self.unmapping.clear();
+            }
+            self.counts.lost += u64::from(unmapped?);
+            self.unmapping.drain(..1.min(self.unmapping.len()));
         }
         Ok(())
     }
@@ -168,9 +203,48 @@ impl VmMemory {
     }
 }
 
+/// Unmaps a range of the region, which is whole pages: to round outward does not leave it. True: more than that was unmapped. The
+/// parts that are left of huge pages may need more entries than the card gives, and the guest has its pages back in any case.
+fn unmap_inside(card: &mut impl Card, (address, length): (u64, u64)) -> Result<bool, CardLost> {
+    let rounded = |to: u64| {
+        let first = address & !(to - 1);
+        Request::Unmap { address: first, length: (address + length).next_multiple_of(to) - first }
+    };
+    let has_no_room = card.ask(&rounded(PAGE), None)? == Err(Errno::TOOBIG);
+    if has_no_room {
+        let _ = card.ask(&rounded(HUGE), None)?;
+    }
+    Ok(has_no_room)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::card::SlowCard;
     use super::*;
+
+    #[test]
+    fn what_a_card_has_not_unmapped_in_time_is_unmapped_before_the_next_map() {
+        let mut card = SlowCard { answers: false, lives: true, done: Vec::new() };
+        let mut memory = VmMemory::new(1 << 36);
+        memory.set_base(1 << 40);
+        let file = || Some(rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        let range = |page: u64| ((1 << 40) + page * PAGE, PAGE);
+        assert_eq!(memory.unmap(&mut card, range(1)), Err(CardLost));
+        assert_eq!(memory.map(&mut card, range(1), file(), 0, Rights::Read), Err(CardLost));
+        let first_refused = (range(1).0, Errno::TIMEDOUT.raw_os_error() as u32);
+        assert_eq!(memory.counts, MapCounts { refused: 1, first_refused, ..MapCounts::default() });
+        card.answers = true;
+        assert_eq!(memory.map(&mut card, range(1), file(), 0, Rights::Read), Ok(()));
+        let unmap = Request::Unmap { address: range(1).0, length: PAGE };
+        assert!(matches!(&card.done[..], [first, Request::Memory { .. }, Request::Map { .. }] if *first == unmap));
+        // Too many to remember.
+        card.answers = false;
+        assert!((0..=MOST_UNMAPPING as u64).all(|page| memory.unmap(&mut card, range(page)).is_err()));
+        assert_eq!(memory.unmapping, [(1 << 40, 1 << 36)]);
+        card.lives = false;
+        assert_eq!(memory.finish_unmaps(&mut card), Err(CardLost));
+        assert_eq!(memory.finish_unmaps(&mut card), Ok(()));
+    }
 
     #[test]
     fn ranges_overlap_up_to_the_end_of_all_addresses() {
