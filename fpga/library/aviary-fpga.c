@@ -418,7 +418,7 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case ENODEV: return "the node's card is not available, or the card of a virtual machine has ended: the node's or the device's log says why";
     case EACCES: return "this user or tenant may not use the card: its owner can change the socket's mode and the tenant's apis; in a virtual machine that of /dev/vfio";
     case EUSERS: return "the user, tenant or card has as many sessions as allowed: end another program";
-    case EAGAIN: return "the node could not hand the connection to its card: try again; the node's log says why";
+    case EAGAIN: return "the card did not answer in time, or the node could not hand the connection to it: try again; the node's log says why";
     case ENOSPC: return "the card has no free IO slice: end another client";
     case EFAULT: return "the memory is not the program's alone: it is not mapped, not writable, or shared with other processes";
     case EEXIST: return "the memory is mapped for the accelerator already";

@@ -232,8 +232,9 @@ static int info(struct fpga_function *function, struct reply *reply)
 {
     int error = registers_of(function, STATUS, INFO_WORDS, reply);
 
+    /* A card that has not answered in time is shown with zeros. */
     for (unsigned i = 0; i < INFO_WORDS; i++)
-        reply->words[i] -= function->before[i];
+        reply->words[i] -= function->before[i] < reply->words[i] ? function->before[i] : reply->words[i];
     return error;
 }
 

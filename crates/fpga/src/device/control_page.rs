@@ -8,6 +8,9 @@ pub const CONTROL_VERSION: u64 = 1;
 /// STATUS of a device whose card has ended. Lower ones are the phases of the link's INFO.
 pub const STATUS_LOST: u64 = 5;
 
+/// STATUS where the card lives and does not answer in time: a job that is queued.
+pub const STATUS_WAITS: u64 = 1;
+
 /// The registers, by their offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::card::{Card, CardLost};
 use super::config_space::{BAR_BYTES, CONFIG_BYTES, ConfigSpace, MSIX_BAR, PciIds};
 use super::control_page::{
-    CONTROL_VERSION, ControlRegister, HalfWritten, MAGIC, STATUS_LOST, is_whole_or_half, part_of,
+    CONTROL_VERSION, ControlRegister, HalfWritten, MAGIC, STATUS_LOST, STATUS_WAITS, is_whole_or_half, part_of,
 };
 use super::message::{Header, MAX_MESSAGE_BYTES, VfioCommand, halves, halves_and_words};
 use super::vm_memory::VmMemory;
@@ -157,7 +157,7 @@ impl<C: Card> FpgaDevice<C> {
         }
     }
 
-    /// A map that the card refuses is answered as one that is done: a VMM that is told so loses its device.
+    /// A map that the card refuses or does not answer is answered as one that is done: a VMM that is told so loses its device.
     fn map(&mut self, range: (u64, u64), file: Option<OwnedFd>, offset: u64, rights: Rights) -> Answer {
         self.counts.maps += 1;
         if range.1 == 0 || u128::from(range.0) + u128::from(range.1) > 1 << 64 {
@@ -322,7 +322,8 @@ impl<C: Card> FpgaDevice<C> {
             R::StateAddress => self.state_address,
             R::Reset => 0,
             R::Error => self.error,
-            R::Status => self.info(0).unwrap_or(STATUS_LOST),
+            // A card that does not answer in time lives, and the program looks again.
+            R::Status => self.info(0).unwrap_or(if self.card.lives() { STATUS_WAITS } else { STATUS_LOST }),
             R::Port => self.info(1).unwrap_or(0),
             R::Cycles => self.info(2).unwrap_or(0),
             R::Preemptions => self.info(3).unwrap_or(0),
@@ -370,7 +371,8 @@ impl<C: Card> FpgaDevice<C> {
             _ if value == 2 => return self.reset(),
             _ => Request::Reset,
         };
-        let Ok(done) = self.card.ask(&wish, None) else { return };
+        let asked = self.card.ask(&wish, None);
+        let done = asked.unwrap_or(Err(if self.card.lives() { Errno::AGAIN } else { Errno::NODEV }));
         self.note_error(done);
         match wish {
             Request::Base { address } if done.is_ok() => {
@@ -402,3 +404,24 @@ fn region_info(region: u32) -> Answer {
 }
 
 const _: () = assert!(CAPABILITIES.len() + MAX_ACCESS < MAX_MESSAGE_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::super::card::SlowCard;
+    use super::*;
+
+    #[test]
+    fn card_that_does_not_answer_in_time_is_none_that_has_ended() {
+        let card = SlowCard { answers: true, lives: true, done: Vec::new() };
+        let guid = "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002";
+        let mut device = FpgaDevice::new(card, guid, PciIds::default()).unwrap();
+        let base = ControlRegister::Base as u64;
+        let [status, error] = [ControlRegister::Status, ControlRegister::Error].map(|register| register as u64);
+        for (lives, phase, errno) in [(true, STATUS_WAITS, Errno::AGAIN), (false, STATUS_LOST, Errno::NODEV)] {
+            (device.card.answers, device.card.lives) = (false, lives);
+            device.control_write(base, &(1_u64 << 40).to_ne_bytes());
+            assert_eq!((device.control(status), device.control(base)), (phase, 0));
+            assert_eq!(device.control(error), errno.raw_os_error() as u64);
+        }
+    }
+}
