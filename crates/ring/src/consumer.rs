@@ -87,7 +87,7 @@ pub struct ConsumerPosition {
 impl Consumer {
     /// The consumer of an empty ring; a message of more than `limit` bytes is an error.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
-        let spinner = Spinner::new(memory.doorbell().is_some());
+        let spinner = Spinner::new(memory.reach());
         Consumer { memory, liveness, spinner, read: 0, released: 0, peer_cpu: 0, limit, interruptible: false }
     }
 

@@ -1,5 +1,5 @@
-//! Sleep and wake-up where a futex does not reach: the two sides of a ring may be in different
-//! machines.
+//! Sleep and wake-up where a futex is not the means: the two sides of a ring may be in different
+//! machines, or one may run the other itself.
 
 use std::time::Duration;
 
@@ -37,4 +37,21 @@ pub trait Doorbell: Send + Sync {
     fn wake_peer(&self, word: &AtomicU32);
     /// Wakes the thread of this side that sleeps at the word.
     fn wake_own(&self, word: &AtomicU32);
+    /// How far away the peer is.
+    fn reach(&self) -> Reach {
+        Reach::Far
+    }
+    /// Whether the calling thread waits for the answer to what it sends from now on, and for nothing else.
+    fn asks(&self, _: bool) {}
+}
+
+/// How far away a ring's peer is, which decides how long a side spins before it sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// On this machine.
+    Near,
+    /// In another machine: a wake-up takes long.
+    Far,
+    /// The peer runs this side itself as soon as it sleeps, so that this side never spins.
+    Borrowing,
 }

@@ -31,7 +31,7 @@ mod sync;
 mod wait;
 
 pub use consumer::{Consumer, ConsumerPosition};
-pub use doorbell::Doorbell;
+pub use doorbell::{Doorbell, Reach};
 pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
 pub use producer::{Producer, ProducerPosition};

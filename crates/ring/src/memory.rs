@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use crate::HEADER;
 use crate::LINE;
 use crate::RingError;
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Reach};
 
 const CONSUMED: usize = 0;
 const CONSUMER_SLEEPS: usize = 64;
@@ -47,7 +47,7 @@ const MIN_CAPACITY: usize = 4 * LINE;
 pub struct RingMemory {
     base: NonNull<u8>,
     capacity: usize,
-    /// Present if the peer is in another machine.
+    /// Absent if futexes wake both sides.
     doorbell: Option<Arc<dyn Doorbell>>,
     /// The owner of the mapping; keeps the memory mapped.
     _keep: Arc<dyn Any + Send + Sync>,
@@ -74,14 +74,18 @@ impl RingMemory {
         Ok(RingMemory { base, capacity, doorbell: None, _keep: keep })
     }
 
-    /// Sets the doorbell of a ring whose peer is in another machine: sleepers on both sides are
-    /// woken by it.
+    /// Sets the doorbell of a ring whose peer no futex reaches: sleepers on both sides are woken by
+    /// it.
     pub fn with_doorbell(self, doorbell: Option<Arc<dyn Doorbell>>) -> Self {
         RingMemory { doorbell, ..self }
     }
 
     pub(crate) fn doorbell(&self) -> Option<&dyn Doorbell> {
         self.doorbell.as_deref()
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        self.doorbell.as_ref().map_or(Reach::Near, |doorbell| doorbell.reach())
     }
 
     /// Bytes of all lines, a power of two.

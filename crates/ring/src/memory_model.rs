@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::cell::UnsafeCell;
 
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::{Doorbell, LINE};
+use crate::{Doorbell, LINE, Reach};
 
 struct Words {
     consumed: AtomicU64,
@@ -40,6 +40,10 @@ impl RingMemory {
     /// None: the checker models one machine.
     pub(crate) fn doorbell(&self) -> Option<&dyn Doorbell> {
         None
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        Reach::Near
     }
 
     pub fn capacity(&self) -> usize {

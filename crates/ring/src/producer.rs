@@ -78,7 +78,7 @@ impl Producer {
     /// The producer of an empty ring; a message of more than `limit` bytes is refused.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let limit = limit.min(u32::MAX as usize);
-        let spinner = Spinner::new(memory.doorbell().is_some());
+        let spinner = Spinner::new(memory.reach());
         Producer { memory, liveness, spinner, written: 0, consumed: 0, limit }
     }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::ablation::{Term, without};
-use crate::doorbell::Doorbell;
+use crate::doorbell::{Doorbell, Reach};
 use crate::futex;
 use crate::sync::{AtomicU32, Ordering, fence};
 use crate::wait::liveness::{Interruption, Liveness, WaitError, WaitPoint};
@@ -90,10 +90,13 @@ const SHARED_CPU_SPIN: Duration = Duration::from_micros(300);
 const SHARED_CPU_SLEEP: Duration = Duration::from_micros(20);
 
 impl Spinner {
-    /// `far`: true if the peer is in another machine.
-    pub fn new(far: bool) -> Self {
-        let longest = if far { longest_spin().max(MAX_REMOTE_SPIN) } else { longest_spin() };
-        let short_sleep = if far { longest + REMOTE_WAKE_UP_TIME } else { longest };
+    pub fn new(reach: Reach) -> Self {
+        let (longest, wake_up_time) = match reach {
+            Reach::Near => (longest_spin(), Duration::ZERO),
+            Reach::Far => (longest_spin().max(MAX_REMOTE_SPIN), REMOTE_WAKE_UP_TIME),
+            Reach::Borrowing => (Duration::ZERO, Duration::ZERO),
+        };
+        let short_sleep = longest + wake_up_time;
         Spinner {
             confidence: MAX_CONFIDENCE,
             spin_window: Duration::ZERO,
@@ -508,7 +511,7 @@ mod tests {
         let awake = PeerWaitState::look(&word);
         assert!(!awake.asleep && somewhere(awake.at), "{awake:?}");
         // The end of a wait clears the word after a short sleep as well as after a long one.
-        let mut spinner = Spinner::new(false);
+        let mut spinner = Spinner::new(Reach::Near);
         spinner.expect_answers();
         let began = Instant::now();
         let ready = || began.elapsed() > Duration::from_millis(5);
@@ -536,7 +539,7 @@ mod tests {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
             let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
-            let mut spinner = Spinner::new(true);
+            let mut spinner = Spinner::new(Reach::Far);
             spinner.expect_answers();
             spinner.post_wake_spin = Duration::from_nanos(1);
             if advised {
@@ -557,7 +560,7 @@ mod tests {
         let word = AtomicU32::new(0);
         let interrupted_after = |asks: u32, ready: bool| {
             let liveness = Liveness::probed(Duration::from_millis(1), || true);
-            let mut spinner = Spinner::new(false);
+            let mut spinner = Spinner::new(Reach::Near);
             let mut asked = 0;
             let mut interrupted = |_| {
                 asked += 1;
@@ -574,7 +577,7 @@ mod tests {
 
     #[test]
     fn advised_spin_window_outlasts_confidence() {
-        let mut spinner = Spinner::new(true);
+        let mut spinner = Spinner::new(Reach::Far);
         assert_eq!(spinner.time(), spinner.longest);
         (0..MAX_CONFIDENCE).for_each(|_| spinner.learn(false));
         assert_eq!(spinner.time(), Duration::ZERO);
