@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aviary_ring::{
-    Consumer, ConsumerPosition, EMPTY, Interruption, Liveness, Producer, ProducerPosition, RingMemory, WakeHandle,
+    Consumer, ConsumerPosition, Doorbell, EMPTY, Interruption, Liveness, Producer, ProducerPosition, RingMemory,
+    WakeHandle,
 };
 use aviary_wire::{Control, MAX_MESSAGE};
 
@@ -27,9 +28,17 @@ pub struct SharedLane {
     tx: Producer,
     rx: Consumer,
     waker: WakeHandle,
-    /// True if the peer is a carrier: each message is followed by the list of its regions.
-    carried: bool,
+    sending: Sending,
     scratch: Vec<u8>,
+}
+
+/// What is done with a message beside writing it into the ring.
+enum Sending {
+    Plain,
+    /// The peer is a carrier: each message is followed by the list of its regions.
+    Carried,
+    /// The doorbell is told of messages whose answer the sender waits for.
+    Told(Arc<dyn Doorbell>),
 }
 
 /// The position of one end of a shared lane between two messages.
@@ -61,6 +70,29 @@ impl LaneEnd {
         side: Side,
         liveness: &Arc<Liveness>,
     ) -> Result<Self, LaneError> {
+        let sending = if arena.carried() { Sending::Carried } else { Sending::Plain };
+        Self::pair(arena, (offset, length), side, liveness, (arena.doorbell(), sending))
+    }
+
+    /// The same with a doorbell of the lane's own, in an arena that is shared with the peer itself.
+    pub fn shared_with(
+        arena: &Arc<Arena>,
+        (offset, length): (u64, usize),
+        side: Side,
+        liveness: &Arc<Liveness>,
+        doorbell: Arc<dyn Doorbell>,
+    ) -> Result<Self, LaneError> {
+        let sending = Sending::Told(doorbell.clone());
+        Self::pair(arena, (offset, length), side, liveness, (Some(doorbell), sending))
+    }
+
+    fn pair(
+        arena: &Arc<Arena>,
+        (offset, length): (u64, usize),
+        side: Side,
+        liveness: &Arc<Liveness>,
+        (doorbell, sending): (Option<Arc<dyn Doorbell>>, Sending),
+    ) -> Result<Self, LaneError> {
         let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
         // SAFETY: `pointer` checked that both halves lie in the arena, which the Arc keeps mapped.
@@ -69,21 +101,20 @@ impl LaneEnd {
         let (to_server, to_guest) = unsafe {
             (RingMemory::new(base, half, arena.clone())?, RingMemory::new(base.add(half), half, arena.clone())?)
         };
-        let (to_server, to_guest) =
-            (to_server.with_doorbell(arena.doorbell()), to_guest.with_doorbell(arena.doorbell()));
-        let (sending, receiving) = match side {
+        let (to_server, to_guest) = (to_server.with_doorbell(doorbell.clone()), to_guest.with_doorbell(doorbell));
+        let (outgoing, receiving) = match side {
             Side::Guest => (to_server, to_guest),
             Side::Server => (to_guest, to_server),
         };
-        let waker = WakeHandle::new(&receiving, &sending);
+        let waker = WakeHandle::new(&receiving, &outgoing);
         // A carrier reads trailers, which the final peers write: the longest one is part of every
         // lane's limit.
         let limit = MAX_MESSAGE + MAX_TRAILER;
         Ok(LaneEnd::Shared(Box::new(SharedLane {
-            tx: Producer::new(sending, liveness.clone(), limit),
+            tx: Producer::new(outgoing, liveness.clone(), limit),
             rx: Consumer::new(receiving, liveness.clone(), limit),
             waker,
-            carried: arena.carried(),
+            sending,
             scratch: Vec::new(),
         })))
     }
@@ -108,8 +139,23 @@ impl LaneEnd {
     #[inline]
     pub fn send(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
         match self {
-            LaneEnd::Shared(lane) if lane.carried => lane.send_carried(message, regions),
-            LaneEnd::Shared(lane) => Ok(lane.tx.send(message)?),
+            LaneEnd::Shared(lane) => match lane.sending {
+                Sending::Plain | Sending::Told(_) => Ok(lane.tx.send(message)?),
+                Sending::Carried => lane.send_carried(message, regions),
+            },
+            LaneEnd::Stream(lane) => lane.send(message, regions),
+        }
+    }
+
+    /// Sends a message whose answer this thread waits for next.
+    #[inline]
+    pub fn ask(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => match lane.sending {
+                Sending::Plain => Ok(lane.tx.send(message)?),
+                Sending::Carried => lane.send_carried(message, regions),
+                Sending::Told(_) => lane.send_asking(message),
+            },
             LaneEnd::Stream(lane) => lane.send(message, regions),
         }
     }
@@ -232,6 +278,15 @@ impl LaneEnd {
 }
 
 impl SharedLane {
+    #[cold]
+    fn send_asking(&mut self, message: &[u8]) -> Result<(), LaneError> {
+        let Sending::Told(doorbell) = &self.sending else { return Ok(self.tx.send(message)?) };
+        doorbell.asks(true);
+        let sent = self.tx.send(message);
+        doorbell.asks(false);
+        Ok(sent?)
+    }
+
     fn send_carried(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
         if message.len() > MAX_MESSAGE || regions.len() > MAX_REGIONS {
             return Err(LaneError::Frame { length: message.len() as u64, regions: regions.len() as u64 });
