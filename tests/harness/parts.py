@@ -53,7 +53,7 @@ def script_words(path):
 
 
 # Needs of scripts beside images.
-NEEDS = {"callcost": (COUNTED,), "fpga-long": (RUST,)}
+NEEDS = {"callcost": (COUNTED,), "delegate": (RUST,), "fpga-long": (RUST,)}
 
 
 def scripts():
@@ -77,8 +77,8 @@ def rust_parts():
 
 
 def other_builds():
-    """Ring protocols in every interleaving; the unit tests of the server as they are released, in which callcost counts; images."""
-    model = ("cargo", "test", "--quiet", "--release", "--manifest-path", "crates/ring/Cargo.toml", "--test", "model")
+    """Rings and berths in every interleaving; the unit tests of the server as it is released, in which callcost counts; images."""
+    model = ("cargo", "test", "--quiet", "--release", "--package", "aviary-ring", "--package", "aviary-delegate", "--test", "model")
     yield Part(MODELS, (*model, "--no-run"), environment=LOOM)
     yield Part("loom", model, after=(MODELS,), environment=LOOM)
     yield Part(COUNTED, ("python3", "bench/callcost.py", "build"))

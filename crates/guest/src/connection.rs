@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod callbacks;
+pub(crate) mod door;
 pub(crate) mod incoming;
 pub(crate) mod keeper;
 pub(crate) mod output;
@@ -18,6 +19,7 @@ use aviary_wire::control::{CALLBACK_LANE, control_kind};
 
 use crate::connection::attach::Attached;
 use crate::connection::callbacks::Callbacks;
+use crate::connection::door::OpenDoor;
 use crate::connection::output::OutputFiles;
 use crate::connection::peer::Peer;
 use crate::connection::tickets::Tickets;
@@ -59,12 +61,14 @@ pub(crate) struct Connection {
     pub output: OutputFiles,
     /// True with AVIARY_SYNC=1.
     pub synchronous: bool,
+    /// Of an API server whose lanes' threads this process can borrow.
+    door: Option<OpenDoor>,
     lanes: Mutex<ClosingLanes>,
 }
 
 impl Connection {
     pub fn new(descriptor: &'static ApiDescriptor, attached: Attached) -> Self {
-        let Attached { keeper, liveness, arena, heap, same_address, synchronous } = attached;
+        let Attached { keeper, liveness, arena, heap, same_address, synchronous, door } = attached;
         // Descriptors cannot leave a VM: printed text comes with replies from the beginning.
         let in_vm = arena.device().is_some();
         Connection {
@@ -79,6 +83,7 @@ impl Connection {
             backpressure: TransferBackpressure::default(),
             output: OutputFiles::new(in_vm),
             synchronous,
+            door,
             lanes: Mutex::new(ClosingLanes::default()),
         }
     }
@@ -115,7 +120,10 @@ impl Connection {
         };
         let liveness = if for_callbacks { &self.peer.callback_liveness } else { liveness };
         let end = LaneEnd::clear(arena, block.offset, LANE_BYTES)
-            .and_then(|()| LaneEnd::shared(arena, block.offset, LANE_BYTES, Side::Guest, liveness))
+            .and_then(|()| match self.door.as_ref().filter(|_| !for_callbacks).and_then(|door| door.bell(id)) {
+                Some(bell) => LaneEnd::shared_with(arena, (block.offset, LANE_BYTES), Side::Guest, liveness, bell),
+                None => LaneEnd::shared(arena, block.offset, LANE_BYTES, Side::Guest, liveness),
+            })
             .map_err(|e: LaneError| self.peer.lane_failed(e))?;
         open.offset = block.offset;
         open.length = LANE_BYTES as u64;

@@ -280,7 +280,7 @@ impl ThreadLane {
         let regions = frame.regions.len() as u32;
         let header = RequestHeader { length: 0, kind, flags, function, regions, ticket, serial };
         let message = frame.encoder.finish_request(header);
-        self.with_end(|end| end.send(message, &frame.regions))?;
+        self.with_end(|end| end.ask(message, &frame.regions))?;
         let answer = trace::waiting(&self.waited, || self.await_reply(serial, frame))?;
         self.connection.tickets.confirm(&self.connection.memory.arena, ticket);
         self.reclaim(ticket);
@@ -391,7 +391,7 @@ impl ThreadLane {
         self.callbacks.set(self.callbacks.get().saturating_sub(1));
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..Default::default() };
         let message = answer.encoder.finish_request(header);
-        self.with_end(|end| end.send(message, &[]))?;
+        self.with_end(|end| end.ask(message, &[]))?;
         self.give_frame(answer);
         Ok(thrown)
     }

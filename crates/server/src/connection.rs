@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use aviary_control::stats::StatsPage;
 use aviary_control::{Assignment, MoveReport, SwapReport};
+use aviary_delegate::door::DoorTable;
 use aviary_gate::{Gate, GrantPage};
 use aviary_transport::{Arena, ControlSocket, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
@@ -51,6 +52,8 @@ pub struct Connection {
     pub started: Box<dyn Fn()>,
     /// Orders to move come from here, and reports go there.
     pub orders: Option<OwnedFd>,
+    /// By which guests' threads continue in those of lanes.
+    pub door: Option<&'static DoorTable>,
     /// The state of a session that another process has served: this one goes on with it.
     pub state: Option<MovedState>,
 }
@@ -83,9 +86,8 @@ fn greet(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
     match admit(api, connection, socket, Arrival::Attaches) {
         Ok(Admitted { session, arena, threads, .. }) => {
             (connection.started)();
-            let heap = None;
-            Connected::new(Link { hello: connection.hello.clone(), ..Link::default() }, session, arena, threads, heap)
-                .run()
+            let link = Link { hello: connection.hello.clone(), ..Link::default() };
+            Connected::new(link, session, arena, threads, None).behind(connection.door).run()
         }
         Err(refusal) => {
             let config = Assignment::from_json(&connection.config).unwrap_or_default();

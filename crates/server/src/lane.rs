@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_control::cpu;
+use aviary_delegate::door::LaneBell;
 use aviary_ring::ablation::{Term, without};
 use aviary_transport::{LaneEnd, LaneError};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
@@ -64,6 +65,8 @@ pub struct LaneStart {
     pub deferred: Option<i64>,
     /// Executed on the lane's thread before its first message.
     pub before: Option<Box<dyn FnOnce() + Send>>,
+    /// That of its end, if its thread sleeps where the guest's can continue.
+    pub bell: Option<Arc<LaneBell>>,
 }
 
 impl Lane {

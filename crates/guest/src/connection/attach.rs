@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
+use crate::connection::door::OpenDoor;
 use crate::connection::keeper::Keeper;
 use crate::descriptor::ApiDescriptor;
 use crate::memory::heap::Heap;
@@ -61,6 +62,8 @@ const DEVICE: &str = "/dev/aviary";
 
 /// The transport by which this process reaches its node.
 enum AttachTransport {
+    /// An API server in this process.
+    Door(OwnedFd),
     Socket(String),
     /// The device file inside a VM.
     Device(String),
@@ -87,6 +90,7 @@ impl AttachTransport {
 
     fn path(&self) -> &str {
         match self {
+            AttachTransport::Door(_) => "the door",
             AttachTransport::Socket(path) | AttachTransport::Device(path) => path,
         }
     }
@@ -94,10 +98,15 @@ impl AttachTransport {
     /// Connects; the last `heap` bytes of the arena are reserved for the application's own memory.
     fn connect(&self, heap: usize) -> Result<Connected, AttachError> {
         let failed = |error| AttachError::Device { path: self.path().to_owned(), error };
+        let apart = |size: usize| Arena::create_apart(size.saturating_add(heap));
         match self {
+            AttachTransport::Door(socket) => {
+                let control = rustix::io::fcntl_dupfd_cloexec(socket, 3).map(out_of_the_way).map_err(failed)?;
+                let (arena, file) = make_arena(usize::MAX, apart)?;
+                Ok(Connected { control: ControlSocket::new(control), arena, file: Some(file) })
+            }
             AttachTransport::Socket(path) => {
                 let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
-                let apart = |size: usize| Arena::create_apart(size.saturating_add(heap));
                 let shared = || make_arena(usize::MAX, apart).map(|(arena, file)| (arena, Some(file)));
                 // A process that may make no such file (a limit, a filter of system calls) has memory of its own, whose
                 // content travels.
@@ -252,6 +261,8 @@ pub(crate) struct Attached {
     pub same_address: bool,
     /// True with AVIARY_SYNC=1.
     pub synchronous: bool,
+    /// The way in which it was reached, if it was that.
+    pub door: Option<OpenDoor>,
 }
 
 /// What this process says of itself first; which of its descriptors come with it is not in it yet.
@@ -270,7 +281,10 @@ fn greeting(descriptor: &ApiDescriptor, arena: &Arena) -> Hello {
 }
 
 pub(crate) fn attach(descriptor: &ApiDescriptor) -> Result<Attached, AttachError> {
-    let transport = AttachTransport::find()?;
+    let (door, transport) = match OpenDoor::connect() {
+        Some((door, socket)) => (Some(door), AttachTransport::Door(socket)),
+        None => (None, AttachTransport::find()?),
+    };
     // A VM's device pins large buffers instead of sharing the heap.
     let heap = if matches!(transport, AttachTransport::Socket(_)) { Heap::find() } else { None };
     let Connected { control, arena, file } = transport.connect(heap.as_ref().map_or(0, |(heap, _)| heap.size))?;
@@ -318,7 +332,7 @@ pub(crate) fn attach(descriptor: &ApiDescriptor) -> Result<Attached, AttachError
         }
         _ => None,
     };
-    Ok(Attached { keeper, liveness, arena, heap, same_address, synchronous: flag_set("AVIARY_SYNC") })
+    Ok(Attached { keeper, liveness, arena, heap, same_address, synchronous: flag_set("AVIARY_SYNC"), door })
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aviary_control::{MoveReport, SwapReport};
-use aviary_transport::{Arena, ArenaError, Extent, LaneEnd, LaneWaker, Liveness, accept_lane};
+use aviary_delegate::door::{DoorTable, LaneBell};
+use aviary_transport::{Arena, ArenaError, Extent, LaneEnd, LaneWaker, Liveness, Side, accept_lane};
 use aviary_wire::Control;
 use aviary_wire::control::{self, CALLBACK_LANE, control_kind};
 use rustix::event::{PollFd, PollFlags};
@@ -100,6 +101,7 @@ pub struct Connected {
     pieces: MappedFragments,
     /// The most lanes at a time.
     threads: usize,
+    door: Option<&'static DoorTable>,
 }
 
 impl Connected {
@@ -126,7 +128,13 @@ impl Connected {
             arriving: None,
             pieces: MappedFragments::default(),
             threads,
+            door: None,
         }
+    }
+
+    /// The same with a door by which the guest's threads may continue in those of its lanes.
+    pub fn behind(self, door: Option<&'static DoorTable>) -> Connected {
+        Connected { door, ..self }
     }
 
     /// The one loop of a connection, in all stages of it. Answers why it has ended.
@@ -309,14 +317,29 @@ impl Connected {
             return Err(format!("lane {} is open already", message.lane));
         }
         let liveness = Arc::new(Liveness::notified());
-        let end = accept_lane(&message, fd, &self.arena, &liveness).map_err(|e| e.to_string())?;
         let place = LanePlace { offset: message.offset, length: message.length };
+        if message.flags & CALLBACK_LANE == 0
+            && let Some(bell) = self.bell(message.lane)
+        {
+            let length = usize::try_from(message.length).unwrap_or(usize::MAX);
+            let at = (message.offset, length);
+            let end = LaneEnd::shared_with(&self.arena, at, Side::Server, &liveness, bell.clone());
+            let start = LaneStart { bell: Some(bell), ..LaneStart::default() };
+            return self.start_lane(message.lane, place, end.map_err(|e| e.to_string())?, liveness, start);
+        }
+        let end = accept_lane(&message, fd, &self.arena, &liveness).map_err(|e| e.to_string())?;
         if message.flags & CALLBACK_LANE != 0 {
             self.callbacks = Some(place);
             let opened = self.session.callbacks.lane.open(end, liveness);
             return if opened { Ok(()) } else { Err("a second callback lane".into()) };
         }
         self.start_lane(message.lane, place, end, liveness, LaneStart::default())
+    }
+
+    /// Of a lane whose thread sleeps where the guest's can continue.
+    fn bell(&self, lane: u32) -> Option<Arc<LaneBell>> {
+        let door = self.door.filter(|_| !self.arena.mirrored())?;
+        door.berth(self.session.peer.journal.session, lane).map(LaneBell::new).map(Arc::new)
     }
 
     fn start_lane(
@@ -327,12 +350,16 @@ impl Connected {
         liveness: Arc<Liveness>,
         start: LaneStart,
     ) -> Result<(), String> {
-        let (waker, session) = (end.waker(), self.session.clone());
+        let (waker, session, bell) = (end.waker(), self.session.clone(), start.bell.clone());
         self.session.accounts.stats.lanes.fetch_add(1, Ordering::Relaxed);
         self.session.pause.enter();
         let life = move || {
             if catch_unwind(AssertUnwindSafe(|| Lane::run(session.clone(), number, end, start))).is_err() {
                 session.fail("internal error: a lane's thread panicked");
+            }
+            if let Some(bell) = bell {
+                // What ends here is this thread, not the guest's, which may have come so far.
+                bell.return_to_thread();
             }
             session.pause.leave();
             session.accounts.stats.lanes.fetch_sub(1, Ordering::Relaxed);

@@ -6,7 +6,9 @@
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
+
+pub use aviary_delegate::door::DoorTable;
 
 use crate::api::ApiDescriptor;
 use crate::connection::exchange::{self, ExchangeAbi};
@@ -152,6 +154,19 @@ pub unsafe fn prepare(
     }
 }
 
+/// The door behind which this module serves, if it is one.
+static DOOR: OnceLock<&'static DoorTable> = OnceLock::new();
+
+/// The exported symbol of [`open_door`], which a process need not call.
+pub const OPEN_DOOR: &std::ffi::CStr = c"aviary_open_door";
+
+/// The lanes of all later connections can be borrowed through this door. NULL, or one of another version, changes nothing.
+pub fn open_door(table: Option<&'static DoorTable>) {
+    if let Some(door) = table.filter(|door| door.is_known()) {
+        let _ = DOOR.set(door);
+    }
+}
+
 /// Serves one connection; returns when it is over.
 ///
 /// # Safety
@@ -210,6 +225,7 @@ impl Connection {
             config: bytes(arguments.config, arguments.config_length),
             started: Box::new(move || notify(context, event::STARTED, std::ptr::null(), 0)),
             orders: own(arguments.orders),
+            door: DOOR.get().copied(),
             state: own(arguments.snapshot).map(|snapshot| MovedState {
                 snapshot,
                 heap: own(arguments.heap),
@@ -241,6 +257,11 @@ macro_rules! export_module {
             // SAFETY: the API server process calls this with arguments as `prepare` requires them; the function is the
             // specification's own.
             unsafe { $crate::connection::module::prepare(&$api, arguments, start.first().copied().flatten()) }
+        }
+
+        #[unsafe(no_mangle)]
+        pub extern "C" fn aviary_open_door(table: Option<&'static $crate::connection::module::DoorTable>) {
+            $crate::connection::module::open_door(table);
         }
 
         #[unsafe(no_mangle)]

@@ -356,6 +356,7 @@ impl Connected {
                 taken: stopped.taken,
                 deferred: stopped.deferred,
                 before: Some(threads.before(&session, number)),
+                bell: None,
             };
             self.start_lane(number, place, end, liveness, start)?;
         }
