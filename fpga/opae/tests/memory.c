@@ -116,6 +116,8 @@ static void interrupts(void)
     uint64_t from_id, to_id, times;
     int descriptor;
 
+    /* The job before has written its result, and may raise its interrupt yet. */
+    OK(fpgaReset(handle));
     OK(fpgaPrepareBuffer(handle, PAGE, (void **)&from, &from_id, 0));
     OK(fpgaPrepareBuffer(handle, PAGE, (void **)&to, &to_id, 0));
     OK(fpgaCreateEventHandle(&event));
