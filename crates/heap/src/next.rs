@@ -37,8 +37,8 @@ impl Next {
 
     #[cold]
     fn look(&self) -> *mut c_void {
-        // SAFETY: `gettid` has no arguments and no effects.
-        let me = unsafe { libc::gettid() };
+        // The system call itself: the C library's function came with glibc 2.30.
+        let me = rustix::thread::gettid().as_raw_nonzero().get();
         while let Err(other) = LOOKING.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             if other == me {
                 return null_mut();

@@ -70,8 +70,8 @@ pub(crate) fn waiting<T>(waited: &Cell<Option<Duration>>, wait: impl FnOnce() ->
 }
 
 fn thread() -> i32 {
-    // SAFETY: `gettid` takes no arguments and cannot fail.
-    unsafe { libc::gettid() }
+    // The system call itself: the C library's function came with glibc 2.30.
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 /// Writes the line of one call: microseconds since the first call, process, thread, function,
