@@ -4,8 +4,9 @@
 //!
 //! `FOLDER/<api>/server.so` is loaded into a namespace of its own (`dlmopen`), with a C library of its own: guest library and
 //! vendor's library have one soname. Its threads sleep in berths, so that the program's threads execute their calls.
-//! Children of `fork` have no twin: they attach as ever.
+//! Children of a process that has a twin have none: they attach as ever.
 
+mod namespace;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use aviary_server::module::{ABI_VERSION, ENTRY, ModuleAbi, OPEN_DOOR, ServeArgum
 use aviary_transport::receive_hello;
 use aviary_wire::Hello;
 use aviary_wire::attach::hello_flag;
+use namespace::SetVariable;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
@@ -207,17 +209,23 @@ fn load(hello: &Hello) -> Result<Loaded, String> {
         NonNull::new(found).ok_or_else(|| format!("{path:?} lacks {name:?}"))
     };
     // SAFETY: functions of these names have these types.
-    let (entry, open_door, create, flush) = unsafe {
+    let (entry, open_door, create, flush, set) = unsafe {
         (
             std::mem::transmute::<NonNull<c_void>, extern "C" fn() -> *const ModuleAbi>(find(ENTRY)?),
             std::mem::transmute::<NonNull<c_void>, extern "C" fn(*const DoorTable)>(find(OPEN_DOOR)?),
             std::mem::transmute::<NonNull<c_void>, Create>(find(c"pthread_create")?),
             std::mem::transmute::<NonNull<c_void>, Flush>(find(c"fflush")?),
+            std::mem::transmute::<NonNull<c_void>, SetVariable>(find(c"setenv")?),
         )
     };
     // SAFETY: the table is static in a module that is never unloaded.
     let module = unsafe { entry().as_ref() }.filter(|module| module.abi_version == ABI_VERSION);
     let module = module.ok_or_else(|| format!("{path:?} was built for another interface"))?;
+    namespace::set_variables(set);
+    // SAFETY: a function of the namespace's C library; the module's threads are not made yet.
+    if !unsafe { namespace::keep_handler(find(c"sigaction")?) } {
+        return Err(format!("{path:?}: the handler of SIGSYS cannot be kept"));
+    }
     open_door(&raw const TABLE);
     at_exit(flush);
     modules.insert(hello.api.clone(), Loaded { module, create });
