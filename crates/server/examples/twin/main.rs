@@ -7,6 +7,7 @@
 //! Children of a process that has a twin have none: they attach as ever.
 
 mod namespace;
+mod stacks;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -226,6 +227,9 @@ fn load(hello: &Hello) -> Result<Loaded, String> {
     if !unsafe { namespace::keep_handler(find(c"sigaction")?) } {
         return Err(format!("{path:?}: the handler of SIGSYS cannot be kept"));
     }
+    // SAFETY: the same.
+    let kept = unsafe { stacks::keep_no_stacks(find(c"pthread_create")?) };
+    kept.ok_or_else(|| format!("{path:?}: this C library's pthread_create begins with unknown instructions"))?;
     open_door(&raw const TABLE);
     at_exit(flush);
     modules.insert(hello.api.clone(), Loaded { module, create });

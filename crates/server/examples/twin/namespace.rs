@@ -18,16 +18,18 @@ pub fn set_variables(set: SetVariable) {
 }
 
 /// `mov rax, ADDRESS; jmp rax`.
-const JUMP: [u8; 12] = [0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0];
+pub fn jump(address: usize) -> [u8; 12] {
+    let mut code = [0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0];
+    code[2..10].copy_from_slice(&address.to_ne_bytes());
+    code
+}
 
-/// Has the namespace's `sigaction` leave SIGSYS alone: LLVM sets handlers for whatever ends a process. `false`: the memory cannot be
-/// written.
+/// Has whoever calls `function` call what is at `address` instead. `false`: the memory cannot be written.
 ///
 /// # Safety
-/// `function` is `sigaction` of a C library, which begins with that many bytes, and no other thread of its namespace runs yet.
-pub unsafe fn keep_handler(function: NonNull<c_void>) -> bool {
-    let mut jump = JUMP;
-    jump[2..10].copy_from_slice(&(set_other_action as *const () as usize).to_ne_bytes());
+/// `function` is one of a C library, at least as long as [`jump`], and no other thread of its namespace runs yet.
+pub unsafe fn redirect(function: NonNull<c_void>, address: usize) -> bool {
+    let mut jump = jump(address);
     let page = function.as_ptr().addr() & !0xfff;
     let length = function.as_ptr().addr() + jump.len() - page;
     // SAFETY: the pages of the function, which the loader has mapped privately and which stay. The caller's promise: nobody is in it.
@@ -39,6 +41,16 @@ pub unsafe fn keep_handler(function: NonNull<c_void>) -> bool {
         function.cast::<u8>().copy_from_nonoverlapping(NonNull::from(&mut jump).cast(), jump.len());
         libc::mprotect(pages, length, libc::PROT_READ | libc::PROT_EXEC) == 0
     }
+}
+
+/// Has the namespace's `sigaction` leave SIGSYS alone: LLVM sets handlers for whatever ends a process. `false`: the memory cannot be
+/// written.
+///
+/// # Safety
+/// `function` is `sigaction`; else as [`redirect`].
+pub unsafe fn keep_handler(function: NonNull<c_void>) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { redirect(function, set_other_action as *const () as usize) }
 }
 
 extern "C" fn set_other_action(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int {
