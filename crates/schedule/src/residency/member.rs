@@ -6,6 +6,11 @@ use std::collections::BTreeMap;
 /// The least and the longest time, in nanoseconds, after which a session that stayed is asked again.
 const FIRST_GAP: u64 = 20_000_000;
 const LONGEST_GAP: u64 = 1_000_000_000;
+/// An idle session keeps its memory for such a part of its exchange, as a power of two: the first time, and the least part.
+const FIRST_HOLD: u32 = 3;
+const SHORTEST_HOLD: u32 = 5;
+/// And for so many nanoseconds at least, if its exchange took as long: nobody sees less.
+const LEAST_HOLD: u64 = 1_000_000;
 
 /// The part of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +59,12 @@ pub struct Resident {
     pub turn_until: u64,
     /// A session that has had nothing to do for so long gives up the rest of its turn.
     pub patience: u64,
+    /// Of the exchange that brought it in, as a power of two: a part for which it keeps its memory when it is idle.
+    hold: u32,
+    /// It left as it was idle: since when, and the time of the exchange that had brought it in.
+    gave_way: Option<(u64, u64)>,
+    /// That exchange.
+    brought: u64,
     /// Time that exchanges for it have taken.
     pub exchanged: u64,
     pub active_at: u64,
@@ -78,6 +89,9 @@ impl Resident {
             exchange: 0,
             turn_until: 0,
             patience: 0,
+            hold: FIRST_HOLD,
+            gave_way: None,
+            brought: 0,
             exchanged: 0,
             active_at: now,
             busy: false,
@@ -130,13 +144,28 @@ impl Resident {
     }
 
     /// What was exchanged for it is there: others wait for `turns` times as long as that took, or until it has had nothing to do
-    /// for as long as that took. So an idle session costs others at most as much as its leaving too early would cost itself.
+    /// for a part of that.
     pub fn begin_turn(&mut self, turns: u64, now: u64) {
         let exchange = std::mem::take(&mut self.exchange);
         let until = now.saturating_add(exchange.saturating_mul(turns));
-        self.patience = if self.turn_until > now { self.patience.max(exchange) } else { exchange };
+        self.brought = if self.turn_until > now { self.brought.max(exchange) } else { exchange };
+        self.patience = (self.brought >> self.hold).max(LEAST_HOLD.min(self.brought));
         self.turn_until = self.turn_until.max(until);
         self.active_at = now;
+    }
+
+    /// It is told to leave.
+    pub fn gives_way(&mut self, now: u64) {
+        self.gave_way = (self.turn_until > now).then_some((self.active_at, self.brought));
+    }
+
+    /// It wants its memory back, or keeps it. One that has left although it was not idle for as long as its exchange took keeps it
+    /// four times as long the next time, and any other half as long: so of the exchanges that an idle session causes by leaving too
+    /// early there are never more than of the others, but for three.
+    pub fn learns_to_hold(&mut self, now: u64) {
+        let Some((idle_since, exchange)) = self.gave_way.take() else { return };
+        let is_early = now.saturating_sub(idle_since) < exchange;
+        self.hold = if is_early { self.hold.saturating_sub(2) } else { (self.hold + 1).min(SHORTEST_HOLD) };
     }
 
     /// When others may have its memory; `u64::MAX`: not before it has ended.
@@ -154,5 +183,72 @@ impl Resident {
         let gap = FIRST_GAP.saturating_mul(1 << self.stays.min(10)).min(LONGEST_GAP);
         self.stays = self.stays.saturating_add(1);
         self.not_before = now.saturating_add(gap);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const EXCHANGE: u64 = 800 * MS;
+
+    /// One that came, worked, and has had nothing to do since then; answers after what time it may be told to leave.
+    fn idle_after_its_work(member: &mut Resident, now: u64) -> u64 {
+        member.pay(EXCHANGE);
+        member.begin_turn(1000, now);
+        member.turn_ends() - now
+    }
+
+    #[test]
+    fn session_that_is_idle_for_long_each_time_gives_way_sooner() {
+        let mut member = Resident::new("a", 0);
+        let mut now = 0;
+        for part in [8, 16, 32, 32] {
+            let hold = idle_after_its_work(&mut member, now);
+            assert_eq!(hold, EXCHANGE / part);
+            member.gives_way(now + hold);
+            now += EXCHANGE;
+            member.learns_to_hold(now);
+        }
+        for part in [32, 8, 2, 1, 1] {
+            let hold = idle_after_its_work(&mut member, now);
+            assert_eq!(hold, EXCHANGE / part);
+            member.gives_way(now + hold);
+            now += hold + 1;
+            // One that kept it for as long as the exchange took was not early.
+            member.learns_to_hold(if hold < EXCHANGE { now } else { now - 2 });
+        }
+    }
+
+    #[test]
+    fn exchanges_of_idle_sessions_that_were_too_early_are_bounded() {
+        for seed in 1..1000u64 {
+            let (mut member, mut now, mut random) = (Resident::new("a", 0), 0, seed);
+            let (mut early, mut others) = (0, 0);
+            for _ in 0..200 {
+                let hold = idle_after_its_work(&mut member, now);
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let gap = (random >> 33) % (seed * 4 * MS);
+                now += gap;
+                if gap >= hold {
+                    member.gives_way(now);
+                    member.learns_to_hold(now);
+                    if gap < EXCHANGE { early += 1 } else { others += 1 }
+                }
+            }
+            assert!(early <= 3 + others, "{seed}: {early} beside {others}");
+        }
+    }
+
+    #[test]
+    fn short_exchange_is_held_against_for_as_long_as_it_took() {
+        let mut member = Resident::new("a", 0);
+        for (exchange, hold) in [(MS / 2, MS / 2), (2 * MS, MS), (80 * MS, 10 * MS)] {
+            member.turn_until = 0;
+            member.pay(exchange);
+            member.begin_turn(5, 7);
+            assert_eq!(member.turn_ends() - 7, hold);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! The arbiter knows how much each session has on each device, and decides who leaves and who comes: it never does so itself.
 //! Time is an argument. What it promises (tests.rs holds it against a model): the memory that is on a device, or may be,
 //! is never more than there is; who waits longest comes first, so that nobody starves; and what a session was brought in for stays
-//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for as long as that. Free room is kept for one that
+//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for a part of that (member.rs). Free room is kept for one that
 //! waits as long as the rest may come free: a session that refused to leave a moment ago keeps it from that one alone.
 
 mod member;
@@ -199,7 +199,10 @@ impl Residency {
     /// Its program has called, or an operator wants it in.
     pub fn want(&mut self, session: u64, now: u64) {
         if let Some(member) = self.members.get_mut(&session).filter(|member| member.place != Place::In) {
-            member.wanted.get_or_insert(now);
+            if member.wanted.is_none() {
+                member.wanted = Some(now);
+                member.learns_to_hold(now);
+            }
         }
     }
 
@@ -416,7 +419,10 @@ impl Residency {
 
     fn turn_out(&mut self, session: u64, victims: Vec<u64>, orders: &mut Vec<Order>, now: u64) {
         for victim in victims {
-            self.members.entry(victim).and_modify(|member| member.leaves_for = Some(session));
+            self.members.entry(victim).and_modify(|member| {
+                member.leaves_for = Some(session);
+                member.gives_way(now);
+            });
             if self.step(victim, Step::Evict, now).is_ok() {
                 orders.push(Order::Evict { session: victim });
             }

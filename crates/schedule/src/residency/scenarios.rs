@@ -58,7 +58,7 @@ fn turn_is_kept_and_then_the_one_that_waits_comes() {
 }
 
 #[test]
-fn turn_ends_for_a_session_that_is_idle_for_as_long_as_its_exchange_took() {
+fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, 0).unwrap();
@@ -69,10 +69,20 @@ fn turn_ends_for_a_session_that_is_idle_for_as_long_as_its_exchange_took() {
     residency.enter(2, "b", 10 * MS);
     residency.ask(2, 1, (0, 80), 10 * MS).unwrap();
     residency.note_activity(1, true, false, 15 * MS);
-    assert_eq!((residency.decide(24 * MS), residency.next_look(24 * MS)), (vec![], Some(25 * MS)));
-    residency.note_activity(1, true, false, 24 * MS);
-    assert_eq!(residency.decide(33 * MS), []);
-    assert_eq!(residency.decide(34 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!((residency.decide(15 * MS), residency.next_look(15 * MS)), (vec![], Some(16_250_000)), "an eighth");
+    residency.note_activity(1, true, false, 16 * MS);
+    assert_eq!(residency.decide(17 * MS), []);
+    assert_eq!(residency.decide(17_250_000), [Order::Evict { session: 1 }]);
+    residency.left(1, &[(0, 80)], 18 * MS).unwrap();
+    residency.decide(18 * MS);
+    residency.want(1, 20 * MS);
+    assert_eq!(residency.decide(22 * MS), [Order::Evict { session: 2 }], "of 0.75 ms it keeps all");
+    residency.left(2, &[(0, 80)], 24 * MS).unwrap();
+    assert_eq!(residency.decide(24 * MS), [Order::Return { session: 1 }]);
+    residency.back(1, 32 * MS).unwrap();
+    residency.want(2, 33 * MS);
+    residency.decide(33 * MS);
+    assert_eq!(residency.next_look(33 * MS), Some(37 * MS), "it was wanted too early: half of 10 ms");
 }
 
 #[test]
