@@ -2,6 +2,7 @@
 //!
 //! Everything is exact and takes no time: a thread wakes up [`WAKE`] after it could, a launch takes [`LAUNCH`].
 
+use crate::residency::simulated::Memory;
 use crate::*;
 use std::collections::VecDeque;
 
@@ -140,6 +141,8 @@ pub(crate) struct Simulation {
     pub busy: u64,
     /// The node's thread runs so long after its doorbell rang.
     pub node_delay: u64,
+    /// `None`: the device has room for all.
+    pub memory: Option<Memory>,
 }
 
 pub(crate) fn settings(kind: DeviceKind) -> Settings {
@@ -194,6 +197,7 @@ impl Simulation {
             ended,
             busy: 0,
             node_delay: WAKE,
+            memory: None,
         }
     }
 
@@ -201,8 +205,10 @@ impl Simulation {
         while self.now < until {
             let thread = self.sessions.iter().map(|session| session.runs_at).min().unwrap_or(u64::MAX);
             let node = self.look.unwrap_or(u64::MAX);
-            let next = thread.min(node).min(self.next_completion()).min(until).max(self.now);
+            let memory = self.memory.as_ref().map_or(u64::MAX, |memory| memory.next(self.now));
+            let next = thread.min(node).min(memory).min(self.next_completion()).min(until).max(self.now);
             self.advance(next);
+            self.exchange();
             for id in 0..self.sessions.len() {
                 if self.sessions[id].runs_at <= self.now && self.thread_runs(id) {
                     self.arbiter.woke(id);
@@ -222,6 +228,18 @@ impl Simulation {
             }
         }
         self
+    }
+
+    /// Memory leaves and comes; who has its own goes on.
+    fn exchange(&mut self) {
+        let Some(memory) = &mut self.memory else { return };
+        let submitted: Vec<u64> = self.sessions.iter().map(|session| session.submitted).collect();
+        let idle: Vec<bool> = self.kernels.iter().map(VecDeque::is_empty).collect();
+        let waits: Vec<bool> = self.sessions.iter().map(|session| session.waiting).collect();
+        let used: Vec<u64> = self.arbiter.usage().iter().map(|usage| usage.used_ns).collect();
+        for id in memory.step(&submitted, &idle, &waits, &used, self.now) {
+            self.sessions[id].runs_at = self.sessions[id].runs_at.min(self.now + WAKE);
+        }
     }
 
     fn end(&mut self, id: usize) {
@@ -289,6 +307,7 @@ impl Simulation {
     /// A session's thread runs. True: it rings its doorbell.
     fn thread_runs(&mut self, id: usize) -> bool {
         let now = self.now;
+        let is_in = self.memory.as_mut().is_none_or(|memory| memory.is_in(id, now));
         let session = &mut self.sessions[id];
         session.runs_at = u64::MAX;
         let mut rings = session.see_completions(now);
@@ -314,6 +333,11 @@ impl Simulation {
                     session.state = State::Submits(session.program.batch);
                 }
                 State::Submits(0) => session.state = State::Waits,
+                // The call is not begun.
+                State::Submits(_) if !is_in => {
+                    rings |= std::mem::take(&mut session.waiting) | std::mem::take(&mut session.wanted);
+                    return rings;
+                }
                 // It has been stopped.
                 State::Submits(_) if matches!(session.program.lies, Lie::Waits | Lie::Wants) => return true,
                 State::Submits(left) => {

@@ -211,6 +211,12 @@ impl Device {
         self.arbiter.usage().into_iter().map(one).collect()
     }
 
+    /// Sessions that wait for the device or have work there, as their API servers say.
+    pub fn working(&self) -> impl Iterator<Item = u64> {
+        let works = |slot: &DeviceSlot| slot.waiters.load(SeqCst) > 0 || slot.wanted.load(SeqCst) != 0;
+        self.places.iter().flatten().filter(move |place| works(place.slot())).map(|place| place.session)
+    }
+
     /// Brings everything up to date and decides. The result is when to look again.
     pub fn step(&mut self, now: u64, booster: &mut Booster) -> Option<u64> {
         self.arbiter.step(now, &mut PageSlots { places: &self.places, booster: Some(booster) })

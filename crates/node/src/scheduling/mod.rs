@@ -33,7 +33,7 @@ use rustix::time::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
@@ -58,6 +58,15 @@ pub struct Overdue {
     pub device: String,
     /// For how long others wait.
     pub waiting: Duration,
+}
+
+/// What happens on some devices, as far as they are scheduled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceWork {
+    /// Nanoseconds of device time up to now, by tenant.
+    pub used: BTreeMap<String, u64>,
+    /// Sessions that wait for one of them or have work there.
+    pub working: BTreeSet<u64>,
 }
 
 /// The scheduling thread's handle. Dropping it ends the thread.
@@ -290,6 +299,21 @@ impl Scheduling {
             Some(Overdue { session, device: name.clone(), waiting: Duration::from_nanos(waiting) })
         };
         state.devices.iter_mut().filter_map(of).collect()
+    }
+
+    /// Of devices with these names.
+    pub fn work_on(&self, is_meant: impl Fn(&str) -> bool) -> DeviceWork {
+        let (mut state, now) = (self.shared.state(), monotonic());
+        let mut work = DeviceWork::default();
+        let scheduled = state.devices.iter_mut().filter(|(name, _)| is_meant(name));
+        for device in scheduled.filter_map(|(_, device)| device.as_mut()) {
+            for usage in device.usage(now) {
+                let used = work.used.entry(usage.tenant).or_default();
+                *used = used.saturating_add(usage.used_ns);
+            }
+            work.working.extend(device.working());
+        }
+        work
     }
 
     pub fn report(&self) -> Vec<DeviceReport> {

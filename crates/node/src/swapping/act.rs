@@ -4,6 +4,7 @@ use super::{OWN_STOP_MS, Swapping, request::SwapRequest, request::SwapStatus, st
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
+use crate::scheduling::DeviceWork;
 use crate::sessions::end::end_server;
 use crate::sessions::life::SessionState;
 use crate::sessions::stats;
@@ -77,7 +78,9 @@ impl Core {
         }
         self.end_late_givers(state, now);
         if state.swapping.residency.has_waiters() {
-            note_activity(state, now);
+            let shared = |name: &str| state.swapping.devices.contains_key(name);
+            let work = self.scheduling.as_ref().map(|scheduling| scheduling.work_on(shared)).unwrap_or_default();
+            note_activity(state, &work, now);
         }
         // What cannot be carried out changes what can.
         for _ in 0..=state.swapping.sessions.len() {
@@ -172,20 +175,23 @@ fn unfit(state: &CoreState, session: u64) -> Option<&'static str> {
     (!matches!(known.state, SessionState::Running)).then_some("it is still attaching")
 }
 
-/// Looks which sessions have made calls since the last look, and whose devices have work.
-fn note_activity(state: &mut CoreState, now: u64) {
+/// Looks which sessions have made calls since the last look or wait for a device, and what time of the devices tenants have had.
+fn note_activity(state: &mut CoreState, work: &DeviceWork, now: u64) {
     let CoreState { swapping, registry, tenancy, .. } = state;
     let tenants = tenancy.shares.tenants();
     for (session, swapped) in &mut swapping.sessions {
-        if swapping.residency.place(*session) != Some(Place::In) {
-            continue;
-        }
         let tenant = tenants.called(&swapped.tenant);
         let claim = Claim { weight: tenant.weight, guarantee: tenant.resident_guarantee.unwrap_or(0) };
         swapping.residency.set_claim(&swapped.tenant, claim);
+        if let Some(used) = work.used.get(&swapped.tenant) {
+            swapping.residency.note_used(&swapped.tenant, *used);
+        }
+        if swapping.residency.place(*session) != Some(Place::In) {
+            continue;
+        }
         let pages = registry.sessions.get(session).and_then(|known| known.pages.as_ref());
         let calls = pages.map_or(0, |pages| stats::activity(&pages.stats));
         let active = std::mem::replace(&mut swapped.calls, calls) != calls;
-        swapping.residency.note_activity(*session, active, false, now);
+        swapping.residency.note_activity(*session, active, work.working.contains(session), now);
     }
 }

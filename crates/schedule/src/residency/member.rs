@@ -63,7 +63,9 @@ pub struct Resident {
     hold: u32,
     /// It left as it was idle: since when, and the time of the exchange that had brought it in.
     gave_way: Option<(u64, u64)>,
-    /// That exchange.
+    /// It was idle when it was told to leave the last time.
+    pub left_idle: bool,
+    /// Time of the exchange that brought it in.
     brought: u64,
     /// Time that exchanges for it have taken.
     pub exchanged: u64,
@@ -91,6 +93,7 @@ impl Resident {
             patience: 0,
             hold: FIRST_HOLD,
             gave_way: None,
+            left_idle: false,
             brought: 0,
             exchanged: 0,
             active_at: now,
@@ -156,6 +159,7 @@ impl Resident {
 
     /// It is told to leave.
     pub fn gives_way(&mut self, now: u64) {
+        self.left_idle = self.is_idle(now);
         self.gave_way = (self.turn_until > now).then_some((self.active_at, self.brought));
     }
 
@@ -172,6 +176,21 @@ impl Resident {
     pub fn turn_ends(&self) -> u64 {
         let idle = if self.busy { u64::MAX } else { self.active_at.saturating_add(self.patience) };
         if self.turn_until == u64::MAX { u64::MAX } else { self.turn_until.min(idle) }
+    }
+
+    /// It has had nothing to do for as long as it keeps its memory then.
+    pub fn is_idle(&self, now: u64) -> bool {
+        !self.busy && self.active_at.saturating_add(self.patience) <= now
+    }
+
+    /// The time of its present turn.
+    pub fn turn(&self, turns: u64) -> u64 {
+        self.brought.saturating_mul(turns)
+    }
+
+    /// After what time it is looked at again whether its tenant has had as much as others.
+    pub fn look_again(&self) -> u64 {
+        (self.brought / 4).max(LEAST_HOLD)
     }
 
     /// It is out, and all that it has is on its devices as before.

@@ -6,66 +6,45 @@
 //! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for a part of that (member.rs). Free room is kept for one that
 //! waits as long as the rest may come free: a session that refused to leave a moment ago keeps it from that one alone.
 
+mod entitled;
+mod interface;
 mod member;
 mod place;
+mod room;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+pub(crate) mod simulated;
+#[cfg(test)]
 mod tests;
 
+pub use interface::{DeviceMemory, Impossible, Order, Patience};
 pub use member::Claim;
 pub use place::{Place, Step};
 
+use entitled::Entitled;
 use member::{Ask, Resident};
-use std::collections::BTreeMap;
+use room::Room;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A turn is so many times as long as the exchange that it causes.
 pub const TURNS: u64 = 5;
 /// Of the slowest copy, with the making of its pages.
 const BYTES_PER_NS: u64 = 1;
 
-/// A device whose memory is shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceMemory {
-    /// Bytes that may be on it at a time.
-    pub memory: u64,
-    /// Bytes that sessions may have of it, in and out.
-    pub most: u64,
-}
-
-/// How long the arbiter waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
-    /// For room, before an allocation is refused, in nanoseconds.
-    pub room: u64,
-    /// For the answer to an order, before the session is late.
-    pub leave: u64,
-}
-
-/// What is to be done now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    Evict { session: u64 },
-    Return { session: u64 },
-    Grant { session: u64, request: u64 },
-    Refuse { session: u64, request: u64 },
-}
-
-/// The session cannot have done that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Impossible;
-
 #[derive(Debug)]
 pub struct Residency {
     patience: Patience,
     devices: Vec<DeviceMemory>,
     claims: BTreeMap<String, Claim>,
+    entitled: Entitled,
     members: BTreeMap<u64, Resident>,
 }
 
 impl Residency {
     pub fn new(patience: Patience) -> Residency {
-        Residency { patience, devices: Vec::new(), claims: BTreeMap::new(), members: BTreeMap::new() }
+        let (devices, claims, entitled) = Default::default();
+        Residency { patience, devices, claims, entitled, members: BTreeMap::new() }
     }
 
     /// The number of one more device.
@@ -83,13 +62,35 @@ impl Residency {
         self.claims.insert(tenant.to_owned(), claim);
     }
 
+    fn claim(&self, tenant: &str) -> Claim {
+        self.claims.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// All the time of the devices that a tenant has had: where nobody knows, turns are as long for all.
+    pub fn note_used(&mut self, tenant: &str, used: u64) {
+        let weight = self.claim(tenant).weight;
+        self.entitled.note(tenant, used, weight);
+    }
+
+    /// A session that was idle is wanted: its tenant is owed nothing for that time.
+    fn begins_to_wait(&mut self, session: u64) {
+        let Some(member) = self.members.get(&session).filter(|member| member.left_idle) else { return };
+        let others = self.members.values().filter(|other| other.tenant != member.tenant && other.place == Place::In);
+        if let Some(least) = others.map(|other| self.entitled.tag(&other.tenant)).min() {
+            self.entitled.begins(&member.tenant, least);
+        }
+    }
+
     pub fn enter(&mut self, session: u64, tenant: &str, now: u64) {
         self.members.insert(session, Resident::new(tenant, now));
     }
 
     /// Nothing of the session is anywhere any more.
     pub fn leave(&mut self, session: u64) {
-        self.members.remove(&session);
+        let Some(gone) = self.members.remove(&session) else { return };
+        if !self.members.values().any(|member| member.tenant == gone.tenant) {
+            self.entitled.forget(&gone.tenant);
+        }
     }
 
     /// The session is over, and what it has on devices stays there until it leaves.
@@ -198,11 +199,11 @@ impl Residency {
 
     /// Its program has called, or an operator wants it in.
     pub fn want(&mut self, session: u64, now: u64) {
-        if let Some(member) = self.members.get_mut(&session).filter(|member| member.place != Place::In) {
-            if member.wanted.is_none() {
-                member.wanted = Some(now);
-                member.learns_to_hold(now);
-            }
+        self.begins_to_wait(session);
+        let wanted = |member: &&mut Resident| member.place != Place::In && member.wanted.is_none();
+        if let Some(member) = self.members.get_mut(&session).filter(wanted) {
+            member.wanted = Some(now);
+            member.learns_to_hold(now);
         }
     }
 
@@ -317,12 +318,18 @@ impl Residency {
     /// When to decide again, if nothing happens before.
     pub fn next_look(&self, now: u64) -> Option<u64> {
         let waits = self.has_waiters();
+        let first = self.members.iter().filter_map(|(session, member)| Some((member.waits_since()?, *session))).min();
+        let extended = |member: &Resident| {
+            let until = self.turn_ends(member, first?.1, now);
+            // It may have had as much as the one that waits before.
+            (member.turn_ends() <= now && until > now).then(|| until.min(now.saturating_add(member.look_again())))
+        };
         let of = |member: &Resident| {
             let answer = member.place.is_under_way().then(|| self.late_at(member));
             let room = member.ask.map(|ask| ask.since.saturating_add(self.patience.room));
             let later =
                 [member.turn_ends(), member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
-            later.chain(answer).chain(room.filter(|at| *at > now)).min()
+            later.chain(answer).chain(room.filter(|at| *at > now)).chain(extended(member)).min()
         };
         self.members.values().filter_map(of).min()
     }
@@ -332,12 +339,20 @@ impl Residency {
         let mut waiters: Vec<(u64, u64)> =
             self.members.iter().filter_map(|(session, member)| Some((member.waits_since()?, *session))).collect();
         waiters.sort_unstable();
-        let mut room = Room::of(self);
+        let mut room = self.room();
         let mut orders = Vec::new();
         for (_, session) in waiters {
             self.serve(session, &mut room, &mut orders, now);
         }
         orders
+    }
+
+    fn room(&self) -> Room {
+        let free = |(number, device): (usize, &DeviceMemory)| device.memory.saturating_sub(self.occupied(number));
+        let mut room = Room::new(self.devices.iter().enumerate().map(free).collect());
+        let leaving = self.members.values().filter(|member| member.place == Place::GoingOut);
+        leaving.for_each(|member| room.comes_free(&member.held));
+        room
     }
 
     /// Lets one that waits go on, or makes room for it: those that wait for less time have what is left.
@@ -481,7 +496,7 @@ impl Residency {
         let may_leave = |session: u64, member: &Resident| {
             session != waiter
                 && member.place == Place::In
-                && member.turn_ends() <= now
+                && self.turn_ends(member, waiter, now) <= now
                 && member.not_before <= now
                 && lacking.keys().any(|device| member.held_on(*device) > 0)
         };
@@ -517,6 +532,27 @@ impl Residency {
         chosen
     }
 
+    /// When a session's turn is over for one that waits. If its tenant has had less by its weight than those that contend on the mean,
+    /// that is later by a turn at most, by their weights, unless it is idle.
+    fn turn_ends(&self, member: &Resident, waiter: u64, now: u64) -> u64 {
+        let Some(waiter) = self.members.get(&waiter) else { return member.turn_ends() };
+        if member.is_idle(now) || self.entitled.tag(&member.tenant) >= self.mean_tag(now) {
+            return member.turn_ends();
+        }
+        let (weight, others) = (self.claim(&member.tenant).weight, self.claim(&waiter.tenant).weight);
+        member.turn_ends().saturating_add(member.turn(TURNS).saturating_mul(u64::from((weight / others.max(1)).max(1))))
+    }
+
+    /// Of tenants with a session that works or waits.
+    fn mean_tag(&self, now: u64) -> u64 {
+        let contends =
+            |member: &&Resident| member.waits_since().is_some() || member.place == Place::In && !member.is_idle(now);
+        let tenants: BTreeSet<&str> =
+            self.members.values().filter(contends).map(|member| member.tenant.as_str()).collect();
+        let sum = tenants.iter().map(|tenant| u128::from(self.entitled.tag(tenant))).sum::<u128>();
+        u64::try_from(sum / tenants.len().max(1) as u128).unwrap_or(u64::MAX)
+    }
+
     fn would_free(&self, sessions: &[u64], lacking: &BTreeMap<usize, u64>) -> bool {
         let freed = |device: usize| {
             let held = sessions.iter().filter_map(|session| self.members.get(session));
@@ -528,7 +564,7 @@ impl Residency {
     /// The order in which sessions leave: those without work, of tenants over their guarantee, idle for longest (by powers of
     /// two), of the lowest weight, the largest.
     fn rank(&self, member: &Resident, lacking: &BTreeMap<usize, u64>, now: u64) -> (bool, bool, u32, u32, u64) {
-        let claim = self.claims.get(&member.tenant).copied().unwrap_or_default();
+        let claim = self.claim(&member.tenant);
         let within = lacking.keys().all(|device| self.resident_of(&member.tenant, *device) <= claim.guarantee);
         let idle_ms = now.saturating_sub(member.active_at) / 1_000_000;
         let size = lacking.keys().map(|device| member.held_on(*device)).fold(0, u64::saturating_add);
@@ -538,53 +574,5 @@ impl Residency {
     fn resident_of(&self, tenant: &str, device: usize) -> u64 {
         let own = self.members.values().filter(|member| member.tenant == tenant);
         own.map(|member| member.occupies(device)).fold(0, u64::saturating_add)
-    }
-}
-
-/// Room on the devices, while it is given out.
-struct Room {
-    free: Vec<u64>,
-    /// That of sessions on their way out, if nobody waits for it.
-    coming: Vec<u64>,
-}
-
-impl Room {
-    fn of(residency: &Residency) -> Room {
-        let free = |(number, device): (usize, &DeviceMemory)| device.memory.saturating_sub(residency.occupied(number));
-        let mut room = Room {
-            free: residency.devices.iter().enumerate().map(free).collect(),
-            coming: vec![0; residency.devices.len()],
-        };
-        for member in residency.members.values().filter(|member| member.place == Place::GoingOut) {
-            room.comes_free(&member.held);
-        }
-        room
-    }
-
-    fn comes_free(&mut self, held: &BTreeMap<usize, u64>) {
-        for (device, bytes) in held {
-            self.coming[*device] = self.coming[*device].saturating_add(*bytes);
-        }
-    }
-
-    fn has(&self, need: &BTreeMap<usize, u64>) -> bool {
-        need.iter().all(|(device, bytes)| self.free[*device] >= *bytes)
-    }
-
-    /// Free room first, then what comes free.
-    fn take(&mut self, need: &BTreeMap<usize, u64>) {
-        for (device, bytes) in need {
-            let now = self.free[*device].min(*bytes);
-            self.free[*device] -= now;
-            self.coming[*device] = self.coming[*device].saturating_sub(bytes - now);
-        }
-    }
-
-    fn lacking(&self, need: &BTreeMap<usize, u64>) -> BTreeMap<usize, u64> {
-        let lacks = |(device, bytes): (&usize, &u64)| {
-            let there = self.free[*device].saturating_add(self.coming[*device]);
-            Some((*device, bytes.checked_sub(there).filter(|bytes| *bytes > 0)?))
-        };
-        need.iter().filter_map(lacks).collect()
     }
 }
