@@ -90,22 +90,30 @@ static void leave_again(int device, size_t count) {
             leaves(&evicted[device].list[i]);
 }
 
+/* Of one device that is being brought back. */
+struct bringing {
+    int device;
+    /* Parts of the list that were made, or were there. */
+    size_t made;
+};
+
+static CUresult part_comes(void *data, size_t part) {
+    struct bringing *bringing = data;
+    CUresult status = returns(&evicted[bringing->device].list[part]);
+    bringing->made = status == CUDA_SUCCESS ? part + 1 : bringing->made;
+    return status;
+}
+
 /* Makes memory for all that is out, and copies the content there. On failure all of it is out, as before. */
 static CUresult bring_back(int device, const void *from) {
-    CUresult status = CUDA_SUCCESS;
-    size_t count = 0;
-    for (; count < evicted[device].count && status == CUDA_SUCCESS; count++)
-        if (!evicted[device].parts[count].is_there)
-            status = returns(&evicted[device].list[count]);
-    size_t made = status == CUDA_SUCCESS ? count : count - 1;
-    /* The driver reads from there only. */
-    if (status == CUDA_SUCCESS)
-        status = cuda_copy_parts(evicted[device].parts, evicted[device].count, (char *)(uintptr_t)from, 1);
+    struct bringing bringing = {device, 0};
+    CUresult status = cuda_copy_in(evicted[device].parts, evicted[device].count, from, part_comes, &bringing);
     if (status != CUDA_SUCCESS) {
-        aviary_log("device memory does not return yet: the driver answers %d after %zu of %zu pieces", (int)status, made,
+        aviary_log("device memory does not return yet: the driver answers %d after %zu of %zu pieces", (int)status, bringing.made,
                    evicted[device].count);
-        leave_again(device, made);
+        leave_again(device, bringing.made);
     }
+    cuda_tell_copy_buffers();
     return status;
 }
 
@@ -145,10 +153,10 @@ static CUresult copy_out(int device, CUcontext context, char *to) {
     struct cuda_hashed now = {evicted[device].parts, count, hashes};
     int has_earlier = kept && kept == cuda_bytes_of_parts(before[device].parts, before[device].count);
     unsigned char *same = has_earlier ? cuda_pieces_unchanged(&now, &before[device]) : NULL;
-    CUresult status = cuda_copy_changed(evicted[device].parts, count, to, same);
+    CUresult status = cuda_copy_out(evicted[device].parts, count, to, same);
     if (status == CUDA_SUCCESS && hashes && !hashes_are_right(device, hashes, same, to)) {
         aviary_log("the device hashes memory wrongly: all of it is copied");
-        status = cuda_copy_changed(evicted[device].parts, count, to, NULL);
+        status = cuda_copy_out(evicted[device].parts, count, to, NULL);
         free(hashes);
         hashes = NULL;
     } else if (status == CUDA_SUCCESS && same) {
@@ -160,6 +168,7 @@ static CUresult copy_out(int device, CUcontext context, char *to) {
         hashes = NULL;
     }
     remember(device, hashes);
+    cuda_tell_copy_buffers();
     return status;
 }
 

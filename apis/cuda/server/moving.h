@@ -9,8 +9,6 @@
 
 /* The context that is current on this thread; NULL: none is. */
 CUcontext cuda_thread_context(void);
-/* Different for all contexts that this process has had; 0: this is none that lives. */
-uint64_t cuda_context_serial(CUcontext context);
 int cuda_context_lives(uint64_t serial);
 /* A context that lives on that device; NULL: there is none. */
 CUcontext cuda_context_on(CUdevice device);

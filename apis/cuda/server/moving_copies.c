@@ -10,6 +10,9 @@
 #endif
 
 enum { MOST_THREADS = 16, BUFFERS = 2, BUFFER_BYTES = CUDA_PIECE_BYTES };
+/* Less than that is not worth one more thread: its buffers take longer to make than one thread takes to copy it, and they are an eighth
+ * of it. */
+#define BYTES_OF_THREAD ((uint64_t)64 << 20)
 
 /* All threads take the next piece of this. */
 struct job {
@@ -19,6 +22,9 @@ struct job {
     int writes;
     /* By piece: it is passed over. NULL: none is. */
     const unsigned char *same;
+    /* NULL: all parts are there. */
+    cuda_part_comes comes;
+    void *data;
     pthread_mutex_t lock;
     /* The next piece: of this part, from this offset on; `at`: of the host's memory. */
     size_t part, number;
@@ -35,8 +41,7 @@ struct piece {
 
 /* One of a thread's buffers, and what it carries. */
 struct buffer {
-    char *memory;
-    CUstream stream;
+    struct cuda_copy_buffer *own;
     /* No bytes: it is free. */
     struct piece piece;
 };
@@ -47,6 +52,8 @@ static int next_piece(struct job *job, struct piece *piece) {
     pthread_mutex_lock(&job->lock);
     while (!found && job->status == CUDA_SUCCESS && job->part < job->part_count) {
         const struct cuda_moved_part *part = &job->parts[job->part];
+        if (job->comes && !job->offset && !part->is_there && (job->status = job->comes(job->data, job->part)) != CUDA_SUCCESS)
+            break;
         uint64_t left = part->bytes - job->offset;
         size_t bytes = left < BUFFER_BYTES ? (size_t)left : BUFFER_BYTES;
         if (part->is_there)
@@ -87,15 +94,15 @@ static void copy_past_caches(char *to, const char *from, size_t bytes) {
 static CUresult begin(struct buffer *buffer, int writes) {
     const struct piece *piece = &buffer->piece;
     if (!writes)
-        return cuMemcpyDtoHAsync_v2(buffer->memory, piece->pointer, piece->bytes, buffer->stream);
-    memcpy(buffer->memory, piece->host, piece->bytes);
-    return cuMemcpyHtoDAsync_v2(piece->pointer, buffer->memory, piece->bytes, buffer->stream);
+        return cuMemcpyDtoHAsync_v2(buffer->own->memory, piece->pointer, piece->bytes, buffer->own->stream);
+    memcpy(buffer->own->memory, piece->host, piece->bytes);
+    return cuMemcpyHtoDAsync_v2(piece->pointer, buffer->own->memory, piece->bytes, buffer->own->stream);
 }
 
 static CUresult finish(struct buffer *buffer, int writes) {
-    CUresult status = buffer->piece.bytes ? cuStreamSynchronize(buffer->stream) : CUDA_SUCCESS;
+    CUresult status = buffer->piece.bytes ? cuStreamSynchronize(buffer->own->stream) : CUDA_SUCCESS;
     if (status == CUDA_SUCCESS && !writes && buffer->piece.bytes)
-        copy_past_caches(buffer->piece.host, buffer->memory, buffer->piece.bytes);
+        copy_past_caches(buffer->piece.host, buffer->own->memory, buffer->piece.bytes);
     buffer->piece.bytes = 0;
     return status;
 }
@@ -104,28 +111,20 @@ static CUresult copy_directly(const struct piece *piece, int writes) {
     return writes ? cuMemcpyHtoD_v2(piece->pointer, piece->host, piece->bytes) : cuMemcpyDtoH_v2(piece->host, piece->pointer, piece->bytes);
 }
 
-static void drop_buffers(struct buffer *buffers) {
-    for (int i = 0; i < BUFFERS; i++) {
-        if (buffers[i].stream)
-            cuStreamDestroy_v2(buffers[i].stream);
-        if (buffers[i].memory)
-            cuMemFreeHost(buffers[i].memory);
-    }
+static void put_buffers(struct buffer *buffers) {
+    for (int i = 0; i < BUFFERS; i++)
+        cuda_put_copy_buffer(buffers[i].own);
     memset(buffers, 0, BUFFERS * sizeof *buffers);
 }
 
 /* In the current context; 0: there is no page-locked memory any more. */
-static int make_buffers(struct buffer *buffers) {
-    int made = 1;
-    for (int i = 0; made && i < BUFFERS; i++) {
-        void *memory = NULL;
-        made = cuMemHostAlloc(&memory, BUFFER_BYTES, 0) == CUDA_SUCCESS
-               && cuStreamCreate(&buffers[i].stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
-        buffers[i].memory = memory;
-    }
-    if (!made)
-        drop_buffers(buffers);
-    return made;
+static int take_buffers(struct buffer *buffers, CUcontext context) {
+    int taken = 1;
+    for (int i = 0; taken && i < BUFFERS; i++)
+        taken = (buffers[i].own = cuda_take_copy_buffer(context)) != NULL;
+    if (!taken)
+        put_buffers(buffers);
+    return taken;
 }
 
 /* All buffers of a thread that is about to leave its context. */
@@ -148,13 +147,13 @@ static void *copy_pieces(void *data) {
     for (int turn = 0; status == CUDA_SUCCESS && next_piece(job, &piece); turn = (turn + 1) % BUFFERS) {
         if (piece.context != context) {
             status = finish_all(buffers, job->writes);
-            drop_buffers(buffers);
+            put_buffers(buffers);
             if (context)
                 cuda_leave_context();
             context = cuda_enter_context(piece.context) ? piece.context : NULL;
             if (!context)
                 status = CUDA_ERROR_INVALID_CONTEXT;
-            has_buffers = context && make_buffers(buffers);
+            has_buffers = context && take_buffers(buffers, context);
         }
         if (status == CUDA_SUCCESS && !has_buffers) {
             status = copy_directly(&piece, job->writes);
@@ -165,7 +164,7 @@ static void *copy_pieces(void *data) {
         }
     }
     CUresult last = finish_all(buffers, job->writes);
-    drop_buffers(buffers);
+    put_buffers(buffers);
     if (context)
         cuda_leave_context();
     if (status != CUDA_SUCCESS || last != CUDA_SUCCESS)
@@ -182,10 +181,10 @@ uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count) 
 
 static CUresult copy(struct job job) {
     pthread_t threads[MOST_THREADS];
-    uint64_t pieces = cuda_bytes_of_parts(job.parts, job.part_count) / (BUFFERS * BUFFER_BYTES);
+    uint64_t worth = cuda_bytes_of_parts(job.parts, job.part_count) / BYTES_OF_THREAD;
     long most = sysconf(_SC_NPROCESSORS_ONLN), started = 0;
     most = most < 1 ? 1 : most > MOST_THREADS ? MOST_THREADS : most;
-    most = (uint64_t)most > pieces ? (long)pieces : most;
+    most = (uint64_t)most > worth ? (long)worth : most;
     /* This one is a thread, too, and may be the only one. */
     while (started < most - 1 && pthread_create(&threads[started], NULL, copy_pieces, &job) == 0)
         started++;
@@ -195,10 +194,13 @@ static CUresult copy(struct job job) {
     return job.status;
 }
 
-CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes) {
-    return copy((struct job){.parts = parts, .part_count = count, .host = host, .writes = writes, .lock = PTHREAD_MUTEX_INITIALIZER});
+CUresult cuda_copy_in(const struct cuda_moved_part *parts, size_t count, const char *host, cuda_part_comes comes, void *data) {
+    /* The driver reads from there only. */
+    char *from = (char *)(uintptr_t)host;
+    return copy((struct job){.parts = parts, .part_count = count, .host = from, .writes = 1, .comes = comes, .data = data,
+                             .lock = PTHREAD_MUTEX_INITIALIZER});
 }
 
-CUresult cuda_copy_changed(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same) {
+CUresult cuda_copy_out(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same) {
     return copy((struct job){.parts = parts, .part_count = count, .host = host, .same = same, .lock = PTHREAD_MUTEX_INITIALIZER});
 }

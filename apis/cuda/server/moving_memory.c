@@ -84,7 +84,8 @@ static int put_beside(struct cuda_moved_output *to, uint64_t *beside) {
         *beside = 0;
         return 1;
     }
-    int copied = cuda_copy_parts(to->parts, to->part_count, memory, 0) == CUDA_SUCCESS;
+    int copied = cuda_copy_out(to->parts, to->part_count, memory, NULL) == CUDA_SUCCESS;
+    cuda_drop_copy_buffers();
     to->part_count = 0;
     return copied;
 }
@@ -159,8 +160,8 @@ static int take_beside(struct cuda_moved_input *from, uint64_t beside) {
         return 1;
     }
     const char *memory = beside == cuda_bytes_of_parts(from->parts, from->part_count) ? aviary_contents_to_read(beside) : NULL;
-    /* The driver reads from there only. */
-    int copied = memory && cuda_copy_parts(from->parts, from->part_count, (char *)(uintptr_t)memory, 1) == CUDA_SUCCESS;
+    int copied = memory && cuda_copy_in(from->parts, from->part_count, memory, NULL, NULL) == CUDA_SUCCESS;
+    cuda_drop_copy_buffers();
     from->part_count = 0;
     return copied;
 }

@@ -11,6 +11,8 @@
 /* moving.c: makes a context that lives current on this thread; 0: it is none. `cuda_leave_context` takes it away again. */
 int cuda_enter_context(CUcontext context);
 void cuda_leave_context(void);
+/* Different for all contexts that this process has had; 0: this is none that lives. */
+uint64_t cuda_context_serial(CUcontext context);
 
 /* Bytes of device memory, to be copied while a context is current. */
 struct cuda_moved_part {
@@ -44,12 +46,33 @@ struct cuda_hash *cuda_hash_parts(CUcontext context, const struct cuda_moved_par
 /* Whether the piece with this content has that hash: reckoned by the processor. */
 int cuda_hash_is_right(const struct cuda_hash *hash, const void *content, size_t bytes);
 
+/* ---- copy_buffers.c: page-locked memory for copies --------------------------------------------------- */
+
+struct cuda_copy_buffer {
+    char *memory;
+    CUstream stream;
+    CUcontext context;
+    uint64_t serial;
+    struct cuda_copy_buffer *next;
+};
+/* Of CUDA_PIECE_BYTES, in this context, which is current; NULL: there is none. */
+struct cuda_copy_buffer *cuda_take_copy_buffer(CUcontext context);
+/* It is kept for the next time. */
+void cuda_put_copy_buffer(struct cuda_copy_buffer *buffer);
+/* Tells the runtime how much is kept. */
+void cuda_tell_copy_buffers(void);
+/* Gives all back that is kept. */
+void cuda_drop_copy_buffers(void);
+
 /* ---- moving_copies.c: many parts at once ------------------------------------------------------------- */
 
 uint64_t cuda_bytes_of_parts(const struct cuda_moved_part *parts, size_t count);
-/* Between the parts, one after the other, and memory of the host; those that are there already are passed over. */
-CUresult cuda_copy_parts(const struct cuda_moved_part *parts, size_t count, char *host, int writes);
-/* The same to the host, without the pieces of which `same` is not 0; NULL: with all. */
-CUresult cuda_copy_changed(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same);
+/* Makes the device memory of a part. */
+typedef CUresult (*cuda_part_comes)(void *data, size_t part);
+/* From memory of the host to the parts, one after the other; those that are there already are passed over. `comes`: each of them is
+ * made just before it is copied to, while others are copied; NULL: all are made. */
+CUresult cuda_copy_in(const struct cuda_moved_part *parts, size_t count, const char *host, cuda_part_comes comes, void *data);
+/* To the host, without the pieces of which `same` is not 0; NULL: with all. */
+CUresult cuda_copy_out(const struct cuda_moved_part *parts, size_t count, char *host, const unsigned char *same);
 
 #endif

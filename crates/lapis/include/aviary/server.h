@@ -86,6 +86,10 @@ int aviary_make_room(const char *device, uint64_t bytes);
 size_t aviary_keeps(const void *memory);
 /* In `out`: so many of these bytes were not copied, as they are the same. For people. */
 void aviary_unchanged(uint64_t bytes);
+/* In `out` and `in`: so much of the host's memory is kept for copies until the next time. It is charged with the session's, and
+ * `give_back`, which may be called while no copy is under way, gives all of it back where there is no room for it. 0 and NULL: there
+ * is none any more. */
+void aviary_keeps_buffers(size_t bytes, void (*give_back)(void));
 
 /* True if the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
  * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices

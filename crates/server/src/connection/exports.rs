@@ -112,6 +112,10 @@ macro_rules! utility_exports {
             $crate::connection::ffi::unchanged(bytes)
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_keeps_buffers(bytes: usize, give_back: ::std::option::Option<extern "C" fn()>) {
+            $crate::connection::ffi::keeps_buffers(bytes, give_back)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_privileged(function: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::connection::ffi::privileged(function) }

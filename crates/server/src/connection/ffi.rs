@@ -233,6 +233,11 @@ pub fn unchanged(bytes: u64) {
     guarded(|| session().iter().for_each(|session| session.tables.kept.note_unchanged(bytes)), ());
 }
 
+/// The module keeps so much host memory for copies of what leaves and returns.
+pub fn keeps_buffers(bytes: usize, give_back: Option<extern "C" fn()>) {
+    guarded(|| session().iter().for_each(|session| session.tables.kept.set_buffers(bytes as u64, give_back)), ());
+}
+
 /// True if the tenant may use the device of this name; NULL: every device that there is.
 ///
 /// # Safety

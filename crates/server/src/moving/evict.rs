@@ -261,6 +261,13 @@ impl Evicted {
             spare.memory = evicted.memory;
             return Err(obstacle);
         }
+        // What the module keeps for copies is charged with it, or given back.
+        let whole = evicted.bytes.saturating_add(session.tables.kept.buffers());
+        if whole <= room {
+            evicted.bytes = whole;
+        } else {
+            session.tables.kept.give_buffers_back();
+        }
         Ok(evicted)
     }
 

@@ -148,9 +148,34 @@ pub struct KeptPlaces {
     places: Mutex<BTreeMap<usize, usize>>,
     /// Bytes that did not have to be copied.
     unchanged: AtomicU64,
+    buffers: Mutex<Buffers>,
+}
+
+/// Host memory that the module keeps for copies, beside that of their contents.
+#[derive(Debug, Clone, Copy, Default)]
+struct Buffers {
+    bytes: u64,
+    /// Gives all of it back.
+    give_back: Option<extern "C" fn()>,
 }
 
 impl KeptPlaces {
+    /// The module keeps so much for copies.
+    pub fn set_buffers(&self, bytes: u64, give_back: Option<extern "C" fn()>) {
+        *self.buffers.lock().unwrap_or_else(PoisonError::into_inner) = Buffers { bytes, give_back };
+    }
+
+    pub fn buffers(&self) -> u64 {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).bytes
+    }
+
+    /// No copy is under way.
+    pub fn give_buffers_back(&self) {
+        // The function says that there are none any more, so the lock is free.
+        let buffers = std::mem::take(&mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner));
+        buffers.give_back.filter(|_| buffers.bytes > 0).into_iter().for_each(|give_back| give_back());
+    }
+
     pub fn begin(&self, places: BTreeMap<usize, usize>) {
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = places;
         self.unchanged.store(0, Ordering::Relaxed);
@@ -296,6 +321,20 @@ mod tests {
             assert!(memory.range(bytes - 4, 4).is_some() && memory.range(bytes - 4, 5).is_none());
         }
         assert!(memory.resize(0).is_err() && memory.bytes() == 8192);
+    }
+
+    #[test]
+    fn buffers_are_given_back_once() {
+        static GIVEN: AtomicU64 = AtomicU64::new(0);
+        extern "C" fn give_back() {
+            GIVEN.fetch_add(1, Ordering::Relaxed);
+        }
+        let kept = KeptPlaces::default();
+        kept.give_buffers_back();
+        kept.set_buffers(4096, Some(give_back));
+        assert_eq!((kept.buffers(), GIVEN.load(Ordering::Relaxed)), (4096, 0));
+        (0..2).for_each(|_| kept.give_buffers_back());
+        assert_eq!((kept.buffers(), GIVEN.load(Ordering::Relaxed)), (0, 1));
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Connected {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), String> {
         let place = CaptureDescriptors::of(descriptors).ok_or("an order to capture without its descriptors")?;
-        if park.is_some() && self.spare.bytes() > 0 {
+        if park.is_some() && self.kept() > 0 {
             // The state has its room.
             self.keep_at_most(0);
         }

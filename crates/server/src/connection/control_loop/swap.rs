@@ -61,8 +61,9 @@ impl Connected {
                 return;
             }
             Err(obstacle) => {
+                let kept = self.keep_within(room);
                 self.go_on();
-                SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: self.spare.bytes() }
+                SwapReport::Stays { attempt, reason: obstacle.to_string(), kept }
             }
         };
         // As above.
@@ -71,9 +72,23 @@ impl Connected {
 
     /// Gives host memory back that was kept for the next time.
     pub(super) fn keep_at_most(&mut self, most: u64) {
+        self.keep_within(most);
         self.spare.shrink(most);
         // As above.
-        let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.spare.bytes() }));
+        let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.kept() }));
+    }
+
+    /// Host memory that is kept, with that for copies.
+    pub(super) fn kept(&self) -> u64 {
+        self.spare.bytes().saturating_add(self.session.tables.kept.buffers())
+    }
+
+    /// What is kept for copies beyond so much is given back. Answers what is kept.
+    fn keep_within(&self, most: u64) -> u64 {
+        if self.kept() > most {
+            self.session.tables.kept.give_buffers_back();
+        }
+        self.kept()
     }
 
     fn take_out(&mut self, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
@@ -115,10 +130,11 @@ impl Connected {
         let Some(evicted) = self.evicted.take() else { return };
         let told = match evicted.come_back(&self.session) {
             Ok(()) => {
-                let return_us = us(begun.elapsed());
+                let (return_us, charged) = (us(begun.elapsed()), evicted.bytes);
                 self.spare = evicted.into_spare();
+                let kept = self.keep_within(charged);
                 self.go_on();
-                SwapReport::Returned { attempt, return_us, kept: self.spare.bytes() }
+                SwapReport::Returned { attempt, return_us, kept }
             }
             Err(error) if error.torn => {
                 self.session.fail(&error.to_string());
