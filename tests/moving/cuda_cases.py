@@ -20,6 +20,8 @@ SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunc
 # Those of it that are parked, too: one fills device memory, whose content is copied, and one knows addresses of variables, so that
 # its parks are rehearsed.
 PARKED = {"transfers": 100, "linker": 7}
+# And those that are swapped.
+SWAPPED = {"vectors": 1, "graphs": 7}
 # Reasons that pass by themselves, or with the object that they name.
 PASSING_HERE = (
     *PASSING,
@@ -105,8 +107,8 @@ def brute_force(tools, name, every, kind="move"):
     attempts = Attempts(tools, f"cuda/{name}", every, kind, errors)
     attempts.same((native[0], compared(name, native[1])), (status, compared(name, text)))
     attempts.expected((*PASSING_HERE, *LASTING.get(name, ())))
-    if kind == "park" and name in PARKED and not attempts.count:
-        raise Wrong("there was no park")
+    if name in {"park": PARKED, "swap": SWAPPED}.get(kind, ()) and not attempts.count:
+        raise Wrong(f"there was no {kind}")
 
 
 def device_memory_is_handed_over(tools):
@@ -228,6 +230,10 @@ def cases(long):
     parked = [(name, every) for name in names() for every in EVERY] if long else PARKED.items()
     programs |= {
         f"cuda-parked-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "park") for name, every in parked
+    }
+    swapped = [(name, 1) for name in names()] if long else SWAPPED.items()
+    programs |= {
+        f"cuda-swapped-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "swap") for name, every in swapped
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
             "cuda-evicted": memory_leaves_and_returns, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}

@@ -136,10 +136,10 @@ def death_while_objects_are_out_loses_that_session_alone(tools):
 
 
 @contextlib.contextmanager
-def small_device(tools, memory):
+def small_device(tools, memory, keys=""):
     with tempfile.TemporaryDirectory(prefix="aviary-small-") as directory:
         config = Path(directory) / "node.toml"
-        config.write_text(f'[devices."*"]\nmemory = {memory}\noversubscribe = 8.0\n', encoding="utf-8")
+        config.write_text(f'[devices."*"]\nmemory = {memory}\noversubscribe = 8.0\n{keys}', encoding="utf-8")
         with node_and_guests(tools, "--config", config, "--log-level", "debug") as (node, guests):
             yield node, guests
 
@@ -150,14 +150,14 @@ def start(guests, size, rounds):
     )
 
 
-def programs_of_twice_the_device(tools, size, **variables):
+def programs_of_twice_the_device(tools, size, keys="", **variables):
     """Two programs, of which the device holds one: both print what they print natively, and never is there more than that."""
     rounds, need = 60, BUFFERS * size + MORE
     environment = environment_of(tools)
     native = subprocess.run(
         [crowd(), str(BUFFERS), str(size), str(rounds)], env=environment, capture_output=True, text=True, check=True, timeout=HANG
     ).stdout
-    with small_device(tools, need) as (node, guests):
+    with small_device(tools, need, keys) as (node, guests):
         programs = [start({**guests, **variables}, size, rounds) for _ in range(2)]
         looks = 0
         while any(program.poll() is None for program in programs):
@@ -244,5 +244,7 @@ ALL = {
     "opencl-swap": objects_return_under_their_handles,
     "opencl-swap-death": death_while_objects_are_out_loses_that_session_alone,
     "opencl-swap-crowd": lambda tools: programs_of_twice_the_device(tools, BYTES),
+    # Who waits for the device's time, or has work there, is not idle.
+    "opencl-swap-crowd-scheduled": lambda tools: programs_of_twice_the_device(tools, BYTES, 'scheduler = "fair"\n'),
     "opencl-swap-crowd-copied": crowd_in_memory_of_the_runtime,
 }

@@ -105,7 +105,8 @@ PROGRAMS = (
     Program("churn", ("20",), native=False, lasting=("a job cannot be begun in the middle",)),
     Program("accelerate", ("1", "20000-90000", "8", "0", "+0.5", "+1.5"), every=(7, 100), measures=True),
     Program("packed", sample=True),
-    Program("packed", ("remoted",), native=False),
+    # Of its calls most are refused in its own process.
+    Program("packed", ("remoted",), every=(1,), native=False),
     # A board that a later call of `ta_board_pin` has taken down cannot be asked for again.
     Program("boards", sample=True, lasting=("ta_board_pinned, repeated in the new API server",)),
     Program("boards", ("remoted",), native=False, lasting=("ta_board_pinned, repeated in the new API server",)),
