@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from harness.process import AVIARY, ROOT, Failure, run
@@ -32,22 +33,28 @@ def server_of(program):
     return found[0]
 
 
-def call(program, count, environment, pinned):
-    """Of one call: what the program and its API server have spent."""
-    command = [*pinned, *remoted([program, "calls", str(count)], "--api", "testapi")]
+def between(command, environment, look):
+    """What `look` says of a program's process at the beginning and at the end of its calls, and how many seconds they took. The program
+    prints `ready`, waits for a line, prints `done` after its calls, and waits for the end of its input."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as run_of:
         try:
             if run_of.stdout.readline() != "ready\n":
-                raise Failure("the program with sleeping calls did not begin")
-            both = (run_of.pid, server_of(run_of.pid))
-            before = [spent(process) for process in both]
+                raise Failure(f"{command[-3]} did not begin its calls")
+            before, began = look(run_of.pid), time.monotonic()
             run_of.stdin.write("\n")
             run_of.stdin.flush()
             if run_of.stdout.readline() != "done\n":
-                raise Failure("the program with sleeping calls did not end its calls")
-            after = [spent(process) for process in both]
+                raise Failure(f"{command[-3]} did not end its calls")
+            seconds, after = time.monotonic() - began, look(run_of.pid)
         finally:
             run_of.stdin.close()
+    return before, after, seconds
+
+
+def call(program, count, environment, pinned):
+    """Of one call: what the program and its API server have spent."""
+    command = [*pinned, *remoted([program, "calls", str(count)], "--api", "testapi")]
+    before, after, _ = between(command, environment, lambda guest: [spent(process) for process in (guest, server_of(guest))])
     cpu, switches = (sum(now[i] - then[i] for now, then in zip(after, before)) / count for i in range(2))
     return {"asleep_cpu_ns": cpu, "asleep_switches": switches}
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import apis  # noqa: E402
 import asleep  # noqa: E402
 import callcost  # noqa: E402
+import delegate  # noqa: E402
 import fair  # noqa: E402
 import fpga  # noqa: E402
 import idle  # noqa: E402
@@ -132,6 +133,7 @@ FIGURES = {
     **apis.FIGURES,
     **vm.FIGURES,
     **fpga.FIGURES,
+    **delegate.FIGURES,
     **moves.FIGURES,
     **recording.FIGURES,
     "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
@@ -176,6 +178,7 @@ BENCHMARKS = {
     "recording": (recording.recording, list(recording.FIGURES)),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
+BENCHMARKS |= delegate.benchmarks()
 BENCHMARKS |= fpga.benchmarks()
 BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured in fair.EXPERIMENTS.items()}
 
