@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { VARIABLE_PAGE = 4096 };
@@ -113,7 +113,7 @@ static void *next_place(void) {
     CUdeviceptr known = __atomic_load_n(&start, __ATOMIC_RELAXED);
     if (!known) {
         CUdeviceptr random = 0;
-        if (getrandom(&random, sizeof random, 0) != sizeof random)
+        if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random)
             random = (CUdeviceptr)getpid() << 20;
         random = (random % MAPPED_PLACES_BYTES & -(CUdeviceptr)MAPPED_MOST) | MAPPED_MOST;
         if (__atomic_compare_exchange_n(&start, &known, random, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))

@@ -45,6 +45,8 @@ static struct {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t more;
+    /* `more` waits by the monotonic clock: set before the first wait. */
+    int is_ready;
     uint64_t count;
 } reached = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
@@ -143,11 +145,21 @@ static uint64_t count_reached(void) {
     return count;
 }
 
+/* With the lock of `reached`, so that nobody waits for `more` or wakes its waiters meanwhile. */
+static void get_ready_to_wait(void) {
+    pthread_condattr_t monotonic;
+    if (reached.is_ready || pthread_condattr_init(&monotonic) != 0)
+        return;
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    reached.is_ready = pthread_cond_init(&reached.more, &monotonic) == 0;
+    pthread_condattr_destroy(&monotonic);
+}
+
 /* Until a fence is reached that was not when they were counted, or that time has come. */
 static void await_reached(uint64_t counted, struct timespec until) {
     pthread_mutex_lock(&reached.lock);
-    while (reached.count == counted
-           && pthread_cond_clockwait(&reached.more, &reached.lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) {
+    get_ready_to_wait();
+    while (reached.count == counted && pthread_cond_timedwait(&reached.more, &reached.lock, &until) != ETIMEDOUT) {
     }
     pthread_mutex_unlock(&reached.lock);
 }
