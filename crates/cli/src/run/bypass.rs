@@ -1,5 +1,6 @@
 //! Programs that load a vendor's library past the guest library: `aviary run` puts guest libraries into LD_LIBRARY_PATH,
-//! and the dynamic linker looks elsewhere first where a program has a DT_RPATH, or names a library by its path.
+//! and the dynamic linker looks elsewhere first where a program has a DT_RPATH, or names a library by its path. One of another C
+//! library loads none.
 
 use crate::guest::elf::wants;
 use std::{
@@ -81,6 +82,20 @@ pub fn bypasses(command: &OsStr, sonames: &BTreeSet<&str>) -> Vec<Bypass> {
     found
 }
 
+/// Why no guest library can be loaded by `command` at all, if it is so: it is linked to another C library than they are.
+pub fn other_c_library(command: &OsStr) -> Option<String> {
+    let program = program(command)?;
+    let loader = wants(&program).ok()?.interpreter?;
+    let is_musl = loader.file_name()?.as_bytes().starts_with(b"ld-musl-");
+    is_musl.then(|| {
+        format!(
+            "{} is a program for musl ({}), and guest libraries are for glibc: it cannot load them; use a build of it for glibc, in an image with glibc",
+            program.display(),
+            loader.display()
+        )
+    })
+}
+
 /// The file that the kernel runs for a command: the program, or a script's interpreter.
 fn program(command: &OsStr) -> Option<PathBuf> {
     let path = if command.as_bytes().contains(&b'/') {
@@ -109,6 +124,19 @@ mod tests {
         let status = Command::new("gcc").arg(&file).arg("-o").arg(&to).args(options).current_dir(folder).status();
         assert!(status.unwrap().success(), "{name}");
         to
+    }
+
+    #[test]
+    fn programs_for_musl_are_named() {
+        let folder = env::temp_dir().join(format!("aviary-musl-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let source = "int main(void) { return 0; }";
+        let musl = compiled(&folder, "musl", source, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+        let glibc = compiled(&folder, "glibc", source, &[]);
+        let told = other_c_library(musl.as_os_str()).unwrap();
+        assert!(told.contains("/musl is a program for musl (/lib/ld-musl-x86_64.so.1)"), "{told}");
+        assert_eq!(other_c_library(glibc.as_os_str()), None);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
