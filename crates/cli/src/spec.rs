@@ -36,6 +36,9 @@ enum SpecAction {
         /// Folder for the result, which is written to DIR/API.
         #[arg(short, long, default_value = "target/aviary")]
         output: PathBuf,
+        /// Link with this program, which takes cc's arguments: one for systems with an older C library, say.
+        #[arg(long, value_name = "PROGRAM")]
+        linker: Option<PathBuf>,
     },
     /// Write a provisional specification of a header, with questions where the header does not say enough.
     Init {
@@ -124,7 +127,9 @@ impl Headers {
 pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     match command.action {
         SpecAction::Check { specifications, strict } => check(specifications, strict),
-        SpecAction::Build { specification, output } => build_libraries(specification, &output),
+        SpecAction::Build { specification, output, linker } => {
+            build_libraries(specification, &output, linker.as_deref())
+        }
         SpecAction::Init { header, output, guess, library, headers } => {
             let level = if guess { Level::Guesses } else { Level::Comments };
             let library = library.as_deref().map(crate::library::read).transpose()?;
@@ -191,9 +196,15 @@ fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
-fn build_libraries(specification: Specification, output: &Path) -> anyhow::Result<ExitCode> {
+fn build_libraries(specification: Specification, output: &Path, linker: Option<&Path>) -> anyhow::Result<ExitCode> {
     let options = specification.headers.options();
-    match build::build(&specification.specification, output, &options) {
+    // The linker's script runs in other folders.
+    let linker = linker.map(|program| match program.components().count() {
+        1 => Ok(program.to_path_buf()),
+        _ => program.canonicalize().with_context(|| format!("--linker: {}", program.display())),
+    });
+    let linker = linker.transpose()?;
+    match build::build(&specification.specification, output, &options, linker.as_deref()) {
         Ok(built) => {
             for warning in &built.warnings {
                 print_error(&format!("{warning}\n"));

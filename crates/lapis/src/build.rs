@@ -42,7 +42,7 @@ pub struct Built {
 }
 
 /// Builds the specification at `spec` into a folder of `out_dir` named after its API.
-pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, BuildError> {
+pub fn build(spec: &Path, out_dir: &Path, options: &Options, linker: Option<&Path>) -> Result<Built, BuildError> {
     let loaded = load(spec, options).map_err(|d| BuildError::Specification(Box::new(d)))?;
     let model = &loaded.model;
     if model.api.name.is_empty() || model.api.soname.is_empty() {
@@ -55,11 +55,12 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let folder = out.below(&model.api.name)?;
     write_c(model, &sources, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
-    let cache = build_cache(out_dir)?;
+    let cache = build_cache(out_dir, linker)?;
     let crates = folder.path().join(CRATES);
     let runtime = runtime()?;
-    let turn = Turn::take(&cache, &glue::crate_identifier(&model.api.name), &crates, &runtime)?;
-    run_cargo(&cache, &crates, turn.target(), &runtime)?;
+    let linker = versions::linker(&cache, linker)?;
+    let turn = Turn::take(&cache, &glue::crate_identifier(&model.api.name), &crates, &runtime, &linker)?;
+    run_cargo(&linker, &crates, turn.target(), &runtime)?;
     let (library, module) = collect(model, spec_hash, turn.target(), &folder)?;
     drop(turn);
     write_policy(model, &folder)?;
@@ -80,8 +81,11 @@ fn write_policy(model: &Model, folder: &Folder) -> Result<(), BuildError> {
 }
 
 /// Where cargo compiles, see [`Turn`]: below the source tree, so that the runtime crates are compiled once for all
-/// specifications; beside the output if that tree cannot be written.
-fn build_cache(out_dir: &Path) -> Result<PathBuf, BuildError> {
+/// specifications; beside the output if that tree cannot be written, or a linker is named, with which all is compiled apart.
+fn build_cache(out_dir: &Path, linker: Option<&Path>) -> Result<PathBuf, BuildError> {
+    if linker.is_some() {
+        return absolute(&out_dir.join("build"));
+    }
     let shared = runtime()?.join("../target/aviary/build");
     absolute(&shared).or_else(|_| absolute(&out_dir.join("build")))
 }

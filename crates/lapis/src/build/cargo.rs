@@ -1,7 +1,7 @@
 //! Runs cargo.
 
 use super::error::BuildError;
-use super::versions;
+use super::versions::Linker;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,16 +12,14 @@ pub fn tested_versions(runtime: &Path) -> Option<String> {
 }
 
 /// Compiles the workspace at `crates` into `target`; `runtime` is the folder of the runtime crates.
-pub fn run_cargo(cache: &Path, crates: &Path, target: &Path, runtime: &Path) -> Result<(), BuildError> {
+pub fn run_cargo(linker: &Linker, crates: &Path, target: &Path, runtime: &Path) -> Result<(), BuildError> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // The same path for all: cargo compiles again for another one.
-    let (variable, linker) = versions::linker(cache)?;
     let status = Command::new(cargo)
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(crates.join("Cargo.toml"))
         .args(["--config", &places(runtime)])
         .env("CARGO_TARGET_DIR", target)
-        .env(variable, linker)
+        .env(&linker.variable, &linker.script)
         .status()
         .map_err(BuildError::NoCargo)?;
     if status.success() { Ok(()) } else { Err(BuildError::Compile(crates.to_path_buf())) }

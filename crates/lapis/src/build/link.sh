@@ -1,5 +1,5 @@
 #!/bin/sh
-# Links as cc does. A library whose arguments name a folder aviary-versions gets the symbol versions that the list there says;
+# Links as @LINKER@ does. A library whose arguments name a folder aviary-versions gets the symbol versions that the list there says;
 # its other symbols get the first of them. Lines of `*` and a version name further ones: functions that have a version answer to
 # these, too, by a jump.
 list= map=
@@ -28,7 +28,7 @@ if [ -s "$list" ] && [ -f "$map" ]; then
             for (i = 1; i <= others; i++) if (!(further[i] in known))
                 print ".symver aviary_jump_" s "," versioned[s] "@" further[i] >jumps
         } }' "$list" "$map" >"$map.versions" && mv "$map.versions" "$map" &&
-        "${CC:-cc}" -c -o "$map.o" "$map.S" || exit 1
+        @LINKER@ -c -o "$map.o" "$map.S" || exit 1
     set -- "$@" "$map.o"
 fi
-exec "${CC:-cc}" "$@"
+exec @LINKER@ "$@"

@@ -6,6 +6,7 @@
 
 use super::cargo::{run_cargo, tested_versions};
 use super::error::BuildError;
+use super::versions::Linker;
 use crate::generate::glue;
 use crate::model::Side;
 use std::fs::{self, File, OpenOptions};
@@ -38,10 +39,10 @@ impl Turn {
     ///
     /// # Errors
     /// A file cannot be written, or the runtime does not compile.
-    pub fn take(cache: &Path, name: &str, crates: &Path, runtime: &Path) -> Result<Turn, BuildError> {
+    pub fn take(cache: &Path, name: &str, crates: &Path, runtime: &Path, linker: &Linker) -> Result<Turn, BuildError> {
         let (target, lock) =
             take_place(cache, name, crates).map_err(|error| BuildError::Output(cache.join(PLACES), error))?;
-        plant(cache, runtime, &target)?;
+        plant(cache, runtime, &target, linker)?;
         Ok(Turn { target, _lock: lock })
     }
 
@@ -88,14 +89,14 @@ fn remove_abandoned(place: &Path) {
 }
 
 /// Compiles the runtime, if it changed, and gives it to the compile folder `target`.
-fn plant(cache: &Path, runtime: &Path, target: &Path) -> Result<(), BuildError> {
+fn plant(cache: &Path, runtime: &Path, target: &Path, linker: &Linker) -> Result<(), BuildError> {
     let (crates, seed) = (cache.join(RUNTIME), cache.join(SEED));
     let failed = |error| BuildError::Output(crates.clone(), error);
     fs::create_dir_all(&crates).map_err(failed)?;
     // Copies wait, too: what is being compiled is not copied.
     let _lock = locked(&cache.join("seed.lock")).map_err(failed)?;
     write_runtime(&crates, runtime).map_err(failed)?;
-    run_cargo(cache, &crates, &seed, runtime)?;
+    run_cargo(linker, &crates, &seed, runtime)?;
     for folder in COMPILED {
         mirror(&seed.join(folder), &target.join(folder))
             .map_err(|error| BuildError::Output(target.join(folder), error))?;

@@ -17,26 +17,41 @@ use std::process::Command;
 /// The list in it: lines of a symbol, its version, and what it is, if it is no function.
 const LIST: &str = "list";
 
-/// The linker's script, in place of `cc`.
+/// The script that is called in place of the linker, which it calls for `@LINKER@`.
 const LINK: &str = include_str!("link.sh");
 
-/// Writes the script to the folder that cargo compiles in, and answers the variable that makes cargo use it.
-pub fn linker(target: &Path) -> Result<(String, PathBuf), BuildError> {
+/// A script that cargo calls as the linker, and the variable by which it is told so.
+pub struct Linker {
+    pub variable: String,
+    pub script: PathBuf,
+}
+
+/// Writes the script to the folder that cargo compiles in. It calls `with`, by default `$CC` or `cc`.
+pub fn linker(target: &Path, with: Option<&Path>) -> Result<Linker, BuildError> {
     use std::os::unix::fs::PermissionsExt;
-    // rustc knows by this name how the linker wants its arguments.
-    let folder = target.join("linker");
+    let linker = with.map_or_else(|| "\"${CC:-cc}\"".to_owned(), |with| quoted(&with.to_string_lossy()));
+    let text = LINK.replace("@LINKER@", &linker);
+    // rustc knows by this name how the linker wants its arguments. The path is the same for all APIs: cargo compiles again for
+    // another one.
+    let name = with.map_or_else(String::new, |with| with.to_string_lossy().replace('/', "-"));
+    let folder = target.join(format!("linker{name}"));
     let script = folder.join("cc");
     let failed = |error| BuildError::Output(script.clone(), error);
-    if std::fs::read(&script).ok().as_deref() != Some(LINK.as_bytes()) {
+    if std::fs::read(&script).ok().as_deref() != Some(text.as_bytes()) {
         // Another build may be using it.
         std::fs::create_dir_all(&folder).map_err(failed)?;
         let new = folder.join(format!("cc.{}", std::process::id()));
-        std::fs::write(&new, LINK).map_err(failed)?;
+        std::fs::write(&new, text).map_err(failed)?;
         std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).map_err(failed)?;
         std::fs::rename(&new, &script).map_err(failed)?;
     }
     let arch = std::env::consts::ARCH.to_uppercase();
-    Ok((format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_LINKER"), script))
+    Ok(Linker { variable: format!("CARGO_TARGET_{arch}_UNKNOWN_LINUX_GNU_LINKER"), script })
+}
+
+/// A word of the shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Writes the list of the vendor library's versions, and of those of other releases, below a guest crate; an empty one if the
@@ -185,12 +200,25 @@ mod tests {
     }
 
     fn guest(folder: &Path, library: &str) {
-        let (variable, script) = linker(folder).expect("the script");
+        let Linker { variable, script } = linker(folder, None).expect("the script");
         assert!(variable.starts_with("CARGO_TARGET_"));
         let link = format!(
             "-shared -fPIC -o {library} -Wl,-Bsymbolic -Wl,-soname,libf.so f.c -Wl,--version-script=exports -L./{VERSIONS_FOLDER}"
         );
         compile(folder, &script, &words(&link));
+    }
+
+    #[test]
+    fn another_linker_is_called_by_a_script_of_its_own() {
+        let folder = prepared("linker");
+        let named = folder.join("it's mine");
+        let script = linker(&folder, Some(&named)).expect("the script").script;
+        assert_ne!(script, linker(&folder, None).expect("the script").script);
+        std::fs::write(&named, "#!/bin/sh\necho \"$@\" > called\n").expect("written");
+        std::fs::set_permissions(&named, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+        compile(&folder, &script, &words("-o x y.o"));
+        assert_eq!(std::fs::read_to_string(folder.join("called")).expect("called"), "-o x y.o\n");
+        std::fs::remove_dir_all(folder).expect("removed");
     }
 
     #[test]

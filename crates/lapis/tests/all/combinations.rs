@@ -182,6 +182,6 @@ fn accepted_combinations_can_be_built() {
     syn::parse_file(&sources.guest).expect("the guest library is Rust");
     syn::parse_file(&sources.server).expect("the server module is Rust");
     // Only the compiler checks the code around the two sources, and their types.
-    build::build(&path, &folder.0.join("out"), &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    build::build(&path, &folder.0.join("out"), &Options::default(), None).unwrap_or_else(|e| panic!("{e}"));
     insta::assert_snapshot!(table);
 }
