@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""./x dist: packs what is built. Writes a tarball and Debian packages into target/dist.
+"""./x dist: packs what is built. Writes a tarball, Debian packages and a wheel into target/dist.
 
 The same build gives the same bytes: names are sorted, times are SOURCE_DATE_EPOCH (by default that of the last commit), owners are
 root. Nothing that is packed names the folder of this source tree; a file that does is an error.
 """
 
 import argparse
+import base64
 import ctypes
+import hashlib
 import io
 import json
 import os
@@ -15,10 +17,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RELEASE, BUILDS = ROOT / "target/release", ROOT / "target/aviary"
+# Programs and APIs: linked for systems with an older C library, or as the tree's own tests use them.
+PORTABLE = (ROOT / "target/portable/cargo/release", ROOT / "target/portable/apis")
+AS_BUILT = (ROOT / "target/release", ROOT / "target/aviary")
+# The newest glibc that a packed file may ask for, see cc-old-glibc.
+GLIBC = (2, 17)
 # A library of tests.
 NOT_PACKED = {"testapi"}
 PACKAGES = ("aviary", "aviary-apis", "aviary-guest")
@@ -57,10 +65,10 @@ def epoch():
     return int(given or output("git", "log", "-1", "--format=%ct", cwd=ROOT))
 
 
-def apis():
+def apis(builds):
     """The folders of what is packed, by name; it says what is not there."""
     specified = {path.parent.name for path in ROOT.glob("apis/*/*.lapis") if re.search(r"^\s*api\(", path.read_text(encoding="utf-8"), re.M)}
-    built = {path.parent.name: path.parent for path in sorted(BUILDS.glob("*/api.json"))}
+    built = {path.parent.name: path.parent for path in sorted(builds.glob("*/api.json"))}
     for name in sorted(specified - NOT_PACKED - built.keys()):
         print(f"dist: warning: {name} is not built and not packed", file=sys.stderr)
     return {name: folder for name, folder in built.items() if name in specified - NOT_PACKED}
@@ -138,12 +146,12 @@ def node_toml(program):
     return head + "".join(f"#{line}\n" for line in lines)
 
 
-def lay_out(stage, names):
+def lay_out(stage, release, names):
     layout = Layout(stage)
     program = layout.place("aviary", "bin/aviary")
-    layout.code("aviary", RELEASE / "aviary", "bin/aviary")
-    layout.code("aviary", RELEASE / "libaviary_heap.so", "lib/aviary/libaviary_heap.so")
-    layout.code("aviary-guest", RELEASE / "nvidia-smi", "lib/aviary/nvidia-smi")
+    layout.code("aviary", release / "aviary", "bin/aviary")
+    layout.code("aviary", release / "libaviary_heap.so", "lib/aviary/libaviary_heap.so")
+    layout.code("aviary-guest", release / "nvidia-smi", "lib/aviary/nvidia-smi")
     for name, folder in names.items():
         lay_out_api(layout, name, folder)
     run(program, "man", layout.place("aviary", "share/man/man1/x").parent)
@@ -168,6 +176,21 @@ def check(folder):
     found = naming(folder, ROOT)
     if found:
         die(f"{', '.join(found)}: names the folder {ROOT} in which it was built")
+
+
+def needs_of(path):
+    """What a program or library asks of the system, if it may not: versions of glibc above GLIBC, libgcc_s."""
+    asked = output("objdump", "-p", path)
+    newer = sorted({name for name in re.findall(r"\bGLIBC_([\d.]+)", asked) if tuple(map(int, name.split("."))) > GLIBC})
+    return [f"GLIBC_{name}" for name in newer] + re.findall(r"NEEDED\s+(libgcc_s\S*)", asked)
+
+
+def check_needs(folder):
+    code = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF")
+    for path in code:
+        # A policy is code for the kernel.
+        if path.name != "policy.o" and (needs := needs_of(path)):
+            die(f"{path.relative_to(folder)} asks for {', '.join(needs)}: systems with glibc {GLIBC[0]}.{GLIBC[1]} do not have that")
 
 
 # --- the tarball ---
@@ -209,6 +232,49 @@ def tarball(layout, seconds, level, target):
     target.write_bytes(zstd(archive([layout.stage / package for package in PACKAGES], top, seconds), level))
 
 
+# --- the wheel ---
+
+# The names `aviary` and `aviary-gpu` are others'.
+WHEEL_NAME = "aviary-accel"
+WHEEL_SUMMARY = "Use an accelerator that a process, container or machine does not own"
+# Where pip puts files of a wheel: programs, and what is in `lib` beside their folder.
+WHEEL_SCHEMES = {"bin": "scripts", "lib": "data/lib"}
+
+
+def wheel_files(layout, number):
+    """Content and mode by the path in the wheel. It has no links: `modules` are for builds that replace others, which pip's do not."""
+    data = f"{WHEEL_NAME.replace('-', '_')}-{number}.data"
+    for package in PACKAGES:
+        for path in sorted((layout.stage / package).rglob("*")):
+            top, *rest = path.relative_to(layout.stage / package).parts
+            if path.is_file() and not path.is_symlink() and top in WHEEL_SCHEMES:
+                # pip makes scripts executable and nothing else: `nvidia-smi` keeps its mode by the archive's.
+                yield f"{data}/{WHEEL_SCHEMES[top]}/{'/'.join(rest)}", path.read_bytes(), path.stat().st_mode & 0o777
+
+
+def wheel(layout, number, seconds, level, tag, target):
+    information = f"{WHEEL_NAME.replace('-', '_')}-{number}.dist-info"
+    files = list(wheel_files(layout, number))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    metadata = f"Metadata-Version: 2.1\nName: {WHEEL_NAME}\nVersion: {number}\nSummary: {WHEEL_SUMMARY}\nRequires-Python: >=3.7\n"
+    texts = {"METADATA": f"{metadata}Description-Content-Type: text/markdown\n\n{readme}",
+             "WHEEL": f"Wheel-Version: 1.0\nGenerator: aviary\nRoot-Is-Purelib: false\nTag: {tag}\n"}
+    for name in ("LICENSE", "LICENSE-APACHE", "LICENSE-MIT"):
+        texts[f"licenses/{name}"] = (ROOT / name).read_text(encoding="utf-8")
+    files += [(f"{information}/{name}", text.encode(), 0o644) for name, text in texts.items()]
+    digest = lambda content: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record = [f"{name},sha256={digest(content)},{len(content)}\n" for name, content, _ in files]
+    record.append(f"{information}/RECORD,,\n")
+    files.append((f"{information}/RECORD", "".join(record).encode(), 0o644))
+    # A zip has no years before 1980.
+    moment = time.gmtime(max(seconds, 315532800))[:6]
+    with zipfile.ZipFile(target / f"{WHEEL_NAME.replace('-', '_')}-{number}-{tag}.whl", "w") as packed:
+        for name, content, mode in files:
+            about = zipfile.ZipInfo(name, moment)
+            about.external_attr = (0o100000 | mode) << 16
+            packed.writestr(about, content, zipfile.ZIP_DEFLATED, level)
+
+
 # --- the Debian packages ---
 
 def debian(layout, names, seconds, options, target):
@@ -232,19 +298,26 @@ def debian(layout, names, seconds, options, target):
 def main():
     parser = argparse.ArgumentParser(prog="./x dist", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "target/dist", metavar="DIR")
-    parser.add_argument("--only", choices=("tarball", "debian"), help="only these")
+    parser.add_argument("--only", choices=("tarball", "debian", "wheel"), help="only these")
     parser.add_argument("--fast", action="store_true", help="compress little, for tests")
+    parser.add_argument("--as-built", action="store_true", help="pack target/release and target/aviary, for this system alone; for tests")
     arguments = parser.parse_args()
-    number, seconds, names = version(), epoch(), apis()
+    release, builds = AS_BUILT if arguments.as_built else PORTABLE
+    number, seconds, names = version(), epoch(), apis(builds)
     target = arguments.output.resolve()
     (target / "build").mkdir(parents=True, exist_ok=True)
-    layout = lay_out(target / "build/stage", names)
+    layout = lay_out(target / "build/stage", release, names)
     check(layout.stage)
-    if arguments.only != "tarball":
+    if not arguments.as_built:
+        check_needs(layout.stage)
+    if arguments.only in (None, "wheel"):
+        systems = "linux" if arguments.as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
+        wheel(layout, number, seconds, 1 if arguments.fast else 9, f"py3-none-{systems}_x86_64", target)
+    if arguments.only in (None, "debian"):
         if not shutil.which("dh"):
             die("debhelper is needed: apt-get install debhelper")
         debian(layout, names, seconds, "-Zgzip -z1" if arguments.fast else "-Zxz -z9", target)
-    if arguments.only != "debian":
+    if arguments.only in (None, "tarball"):
         tarball(layout, seconds, 1 if arguments.fast else 19, target / f"aviary-{number}-linux-x86_64.tar.zst")
     shutil.rmtree(target / "build")
     for path in sorted(target.iterdir()):
