@@ -87,7 +87,7 @@ size_t aviary_keeps(const void *memory);
 /* In `out`: so many of these bytes were not copied, as they are the same. For people. */
 void aviary_unchanged(uint64_t bytes);
 /* In `out` and `in`: so much of the host's memory is kept for copies until the next time. It is charged with the session's, and
- * `give_back`, which may be called while no copy is under way, gives all of it back where there is no room for it. 0 and NULL: there
+ * `give_back`, which is called while no call is under way, gives all of it back where there is no room for it. 0 and NULL: there
  * is none any more. */
 void aviary_keeps_buffers(size_t bytes, void (*give_back)(void));
 

@@ -39,6 +39,8 @@ impl Orders {
             MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
         let swaps = matches!(order, MoveOrder::Swap(_));
+        // What is out comes back, whoever has its descriptors.
+        let exports = exports && !matches!(order, MoveOrder::Swap(SwapOrder::Return { .. }));
         let refuse = |attempt, reason: &str, lasting| {
             let reason = reason.into();
             node.report_move(

@@ -12,6 +12,9 @@ use crate::session::pause::Beside;
 use crate::state::{self, Goal, NotMovable};
 use crate::tables::rooms::device_memory;
 
+/// Time in which a session must stand that gives back what it keeps for copies.
+const KEEP_STOP: Duration = Duration::from_millis(100);
+
 fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -61,19 +64,27 @@ impl Connected {
                 return;
             }
             Err(obstacle) => {
-                let kept = self.keep_within(room);
                 self.go_on();
-                SwapReport::Stays { attempt, reason: obstacle.to_string(), kept }
+                SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: self.kept() }
             }
         };
         // As above.
         let _ = self.report(&MoveReport::Swap(told));
     }
 
-    /// Gives host memory back that was kept for the next time.
+    /// Gives host memory back that was kept for the next time. What is kept for copies stays if the session does not stand for a
+    /// moment: the node asks again.
     pub(super) fn keep_at_most(&mut self, most: u64) {
-        self.keep_within(most);
-        self.spare.shrink(most);
+        if self.kept() > most && self.session.tables.kept.buffers() > 0 && self.stage == MoveStage::Serving {
+            // The vendor's library waits for the devices' work before it takes such memory back.
+            let deadline = Instant::now() + KEEP_STOP;
+            let stands = self.stop_lanes(Beside::Aside, KEEP_STOP, deadline).is_ok();
+            if stands && drain(&self.session, Goal::Stay, deadline).is_ok() {
+                self.session.tables.kept.give_buffers_back();
+            }
+            self.go_on();
+        }
+        self.spare.shrink(most.saturating_sub(self.session.tables.kept.buffers()));
         // As above.
         let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.kept() }));
     }
@@ -83,7 +94,7 @@ impl Connected {
         self.spare.bytes().saturating_add(self.session.tables.kept.buffers())
     }
 
-    /// What is kept for copies beyond so much is given back. Answers what is kept.
+    /// What is kept for copies beyond so much is given back; the session stands. Answers what is kept.
     fn keep_within(&self, most: u64) -> u64 {
         if self.kept() > most {
             self.session.tables.kept.give_buffers_back();
