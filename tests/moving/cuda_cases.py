@@ -83,7 +83,7 @@ DIFFERS = {
     "printing": r"^== left when the process ends$.*?^-- ended$",
 }
 # And a swap, which takes so little time that it comes between the calls of work and of a question about it.
-SWAP_DIFFERS = {"order": r"^cu(?:Stream|Event)Query\([^)]*\): [^\n]*$"}
+SWAP_DIFFERS = {"order": r"^cu(?:StreamQuery|EventQuery|EventElapsedTime)\([^\n]*$"}
 
 
 def built(tools):
