@@ -1,5 +1,6 @@
 //! The seam where a real board goes.
 
+use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -21,6 +22,24 @@ pub enum Stop {
     Idle,
     /// An accelerator raised an interrupt.
     Interrupt,
+}
+
+/// A request outside the slice of its port. There must be none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Escape {
+    /// Cycle, port, and IO virtual address of the request's first line.
+    pub at: u64,
+    pub port: u8,
+    pub address: u64,
+    pub lines: u64,
+    pub write: bool,
+}
+
+impl fmt::Display for Escape {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Escape { at, port, address, write, .. } = self;
+        write!(to, "a {} of {address:#x} by port {port} at cycle {at}", if *write { "write" } else { "read" })
+    }
 }
 
 /// A card with a monitor: MMIO, a clock, an IO page table and interrupts.
@@ -90,6 +109,12 @@ pub trait Board {
 
     /// A job has failed. A board that records what happens keeps what it has of the time before.
     fn note_failed_job(&mut self) {}
+
+    /// The first request that has left the slice of its port, where the board sees that. There must be none: a monitor that lets one
+    /// pass keeps nobody apart.
+    fn first_escape(&self) -> Option<Escape> {
+        None
+    }
 
     /// The first requests that the IO page table refused since the last call, and how many there were in all.
     fn take_io_faults(&mut self) -> (Vec<IoFault>, u64);

@@ -2,17 +2,7 @@
 //! port in the request's id. It knows slices from the MMIO writes that the monitor accepted, not from the monitor's registers.
 
 use crate::LINE;
-
-/// A request outside the slice of its port. There must be none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Escape {
-    /// Cycle, port, and IO virtual address of the request's first line.
-    pub at: u64,
-    pub port: u8,
-    pub address: u64,
-    pub lines: u64,
-    pub write: bool,
-}
+use crate::board::Escape;
 
 /// First and last line of a port's slice.
 #[derive(Debug, Clone, Copy, Default)]

@@ -16,11 +16,10 @@ pub mod monitor;
 mod simulated;
 mod tlb;
 
-pub use board::{Board, MmioRefused, Stop};
+pub use board::{Board, Escape, MmioRefused, Stop};
 pub use description::{
     DescriptionError, ImageDescription, ModelParameters, PortDescription, RegisterDescription, RegisterKind,
 };
-pub use escapes::Escape;
 pub use image::ImageError;
 pub use iommu::{HUGE_PAGE, IoFault, IommuError, PAGE, Rights, entries_of};
 pub use memory::{ClientMemory, ClientMemoryError};

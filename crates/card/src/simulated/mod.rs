@@ -11,9 +11,9 @@ pub use waveforms::WaveformOptions;
 use waveforms::Waveforms;
 
 use crate::axi::Axi;
-use crate::board::{Board, MmioRefused, Stop};
+use crate::board::{Board, Escape, MmioRefused, Stop};
 use crate::description::{DescriptionError, ImageDescription};
-use crate::escapes::{Escape, Escapes};
+use crate::escapes::Escapes;
 use crate::image::ImageError;
 use crate::image::{Image, Pins};
 use crate::iommu::{IoFault, IommuError, Rights};
@@ -126,11 +126,6 @@ impl Simulated {
         self.escapes.count()
     }
 
-    /// The first request that left its slice.
-    pub fn first_escape(&self) -> Option<Escape> {
-        self.escapes.first()
-    }
-
     pub fn statistics(&self) -> Statistics {
         let (tlb_hits, tlb_misses) = self.axi.iommu.tlb_counts();
         let (lines_read, lines_written) = self.axi.carried;
@@ -219,6 +214,10 @@ impl Simulated {
 }
 
 impl Board for Simulated {
+    fn first_escape(&self) -> Option<Escape> {
+        self.escapes.first()
+    }
+
     fn description(&self) -> &ImageDescription {
         &self.description
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use aviary_card::Board;
+use aviary_card::{Board, Escape};
 use aviary_control::{Foreign, LateJob};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -38,6 +38,8 @@ pub enum ServiceError {
     Wait(io::Error),
     /// the node has ended
     Node,
+    /// the hardware monitor is broken: {0} has left the slice of its program
+    Escaped(Escape),
 }
 
 /// The way on which clients come.
@@ -109,7 +111,7 @@ impl<B: Board> Service<B> {
     /// Serves until `stop` is readable. Clients that hung up before that have left when it returns.
     ///
     /// # Errors
-    /// [`ServiceError::Wait`]; [`ServiceError::Node`] when the node has gone.
+    /// [`ServiceError::Wait`]; [`ServiceError::Node`] when the node has gone; [`ServiceError::Escaped`]: programs are not kept apart.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServiceError> {
         loop {
             let busy = self.mediator.is_busy();
@@ -125,6 +127,9 @@ impl<B: Board> Service<B> {
                 let cycles = if self.quiet < SOON { CYCLES_PER_EARLY_LOOK } else { CYCLES_PER_LOOK };
                 self.mediator.run(cycles);
                 self.quiet = self.quiet.saturating_add(cycles);
+            }
+            if let Some(escape) = self.mediator.board().first_escape() {
+                return Err(ServiceError::Escaped(escape));
             }
             self.retry_requests();
             self.tell_late();

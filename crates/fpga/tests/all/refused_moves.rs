@@ -2,13 +2,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::common::{Client, GUEST};
 use aviary_card::{
-    Board, ClientMemory, ImageDescription, IoFault, IommuError, MmioRefused, ModelParameters, PortDescription, Rights,
-    Stop,
+    Board, ClientMemory, Escape, ImageDescription, IoFault, IommuError, MmioRefused, ModelParameters, PortDescription,
+    Rights, Stop,
 };
+use aviary_fpga::device::CardSocket;
+use aviary_fpga::link::{Limits, Service};
 use aviary_fpga::{Error, Failure, MappingError, Mediator, Owner, Phase, Settings, VirtualId, usual_discipline};
 
 const GUID: &str = "6c6c0001-4a5e-4f0a-9d1b-2f4f0c110002";
@@ -34,6 +37,7 @@ struct Table {
     mapped: BTreeMap<u64, u64>,
     /// Of each call of `map` from now on: may it succeed? Those that are missing may.
     answers: RefCell<Vec<bool>>,
+    escape: Option<Escape>,
 }
 
 impl Table {
@@ -56,7 +60,7 @@ impl Table {
             shell_pages: 0,
             model: MODEL,
         };
-        Table { description, mapped: BTreeMap::new(), answers: RefCell::default() }
+        Table { description, mapped: BTreeMap::new(), answers: RefCell::default(), escape: None }
     }
 }
 
@@ -101,6 +105,10 @@ impl Board for Table {
 
     fn take_interrupts(&mut self) -> u64 {
         0
+    }
+
+    fn first_escape(&self) -> Option<Escape> {
+        self.escape
     }
 
     fn take_io_faults(&mut self) -> (Vec<IoFault>, u64) {
@@ -170,4 +178,18 @@ fn memory_that_no_slice_takes_fails_the_job() {
     mediator.map(id, GUEST, 2 * MIB, &client.memory, 0, Rights::ReadWrite).unwrap();
     mediator.close(id);
     assert_eq!((mediator.board().mapped.len(), mediator.slices_used()), (0, 0));
+}
+
+#[test]
+fn service_of_a_card_whose_monitor_is_broken_ends() {
+    let escape = Escape { at: 7, port: 1, address: 0x40, lines: 1, write: true };
+    let mediator = Mediator::new(Table { escape: Some(escape), ..Table::new() }, Settings::default(), usual_discipline);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("card.sock");
+    let mut service = Service::listen(mediator, path.to_str().unwrap(), Limits::default(), |_| {}).unwrap();
+    // A client wakes it.
+    let _client = CardSocket::connect(&path).unwrap();
+    let (stop, _kept) = std::io::pipe().unwrap();
+    let error = service.serve(stop.as_fd()).unwrap_err();
+    assert!(error.to_string().contains("a write of 0x40 by port 1 at cycle 7"), "{error}");
 }
