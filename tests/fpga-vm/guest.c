@@ -4,6 +4,7 @@
  *   wait           a job that reads for ever; ends when the card or the device does
  *   bother TIMES   such a job, with so many reads of a register for each page of 4 KB that is mapped and unmapped at the same time,
  *                  of which there are a tenth; then it waits
+ *   late FILE      copies once, and again when the file is there, whatever the card does when it is told so
  *   walk               as wait, with LL and a list without an end
  *   stray TIMES        as bother, with LL
  *   as USER PROGRAM    runs another program as this user id
@@ -89,6 +90,23 @@ static void copy_once(size_t bytes)
     wrong = copy(source, target, bytes);
     must(aviary_fpga_status(nlb, &status), "status");
     printf("%zu bytes copied, %zu wrong, %llu cycles\n", bytes, wrong, (unsigned long long)status.cycles);
+}
+
+/* The second job is told to the card when the file is there, and maps nothing. */
+static void copy_again(const char *file)
+{
+    enum { BYTES = 1 << 16 };
+    unsigned char *source = mapped(BYTES), *target = mapped(BYTES);
+
+    fill(source, BYTES);
+    printf("%zu wrong in the first job\n", copy(source, target, BYTES));
+    while (access(file, F_OK) != 0)
+        usleep(1000);
+    memset(target, 0, BYTES);
+    start(source, target, BYTES, 0);
+    printf("the job is told\n");
+    must(aviary_fpga_wait(nlb, -1), "wait");
+    printf("%s in the second job\n", memcmp(target, source, BYTES) == 0 ? "nothing wrong" : "wrong bytes");
 }
 
 /* Maps memory in pieces of a quarter; the accelerator copies the first one into the last one. */
@@ -185,6 +203,8 @@ int main(int count, char **words)
     must(aviary_fpga_connect(NLB, &nlb), "connect");
     if (is_one_of(words[1], "pages", NULL)) {
         small_pages(bytes);
+    } else if (is_one_of(words[1], "late", NULL)) {
+        copy_again(words[2]);
     } else {
         copy_once(bytes);
     }

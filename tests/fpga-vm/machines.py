@@ -75,6 +75,16 @@ def initramfs(to, programs, modules=FETCHED / "modules", libraries=()):
     to.write_bytes(b"".join(parts) + entry("TRAILER!!!", 0))
 
 
+@contextlib.contextmanager
+def discarded_on_failure(made):
+    """Nobody has what could not start, or was interrupted while it did, and nobody else would end its processes."""
+    try:
+        yield
+    except BaseException:
+        made.discard()
+        raise
+
+
 class Device:
     """The process that is a machine's accelerator."""
 
@@ -86,7 +96,12 @@ class Device:
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen([AVIARY, "fpga-device", guid, "--card", f"unix:{card}", "--listen", f"unix:{self.socket}"],
                                             stderr=log, **options)
-        wait_until(HANG, f"the device {name} listens: {self.log.read_text()}", lambda: self.socket.exists() or self.process.poll())
+        with discarded_on_failure(self):
+            wait_until(HANG, f"the device {name} listens: {self.log.read_text()}", lambda: self.socket.exists() or self.process.poll())
+
+    def discard(self):
+        self.process.kill()
+        self.process.wait()
 
     def end(self):
         """Waits until it has ended by itself; what it said."""
@@ -112,7 +127,8 @@ class Machine:
             self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
                                             text=True, errors="replace")
         threading.Thread(target=self._read, daemon=True).start()
-        self.until("@booted", BOOT)
+        with discarded_on_failure(self):
+            self.until("@booted", BOOT)
 
     def _read(self):
         for line in self.process.stdout:
@@ -157,8 +173,7 @@ class Machine:
         self.process.kill()
         self.process.wait()
         if self.device:
-            self.device.process.kill()
-            self.device.process.wait()
+            self.device.discard()
 
 
 class At:
@@ -178,7 +193,8 @@ class Card:
             self.socket.unlink()
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen([AVIARY, "fpga", "card", image, "--listen", f"unix:{self.socket}", *options], stderr=log)
-        wait_until(HANG, "the card listens", lambda: self.socket.exists() or self.process.poll())
+        with discarded_on_failure(self):
+            wait_until(HANG, "the card listens", lambda: self.socket.exists() or self.process.poll())
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -57,17 +57,35 @@ pub struct CardSocket {
     /// Replies to requests that were given up: they come before later ones.
     owed: u32,
     lives: bool,
-    /// Requests so far, also those of processes that had this connection before.
-    requests: u64,
-    /// As many of them as were made when the VMM was last answered; [`UNKNOWN`]: none was made since.
-    answered: u64,
-    /// A process that has died had this connection, and the card has not said yet what it asked.
-    resumes: bool,
+    asked: Asked,
+    /// A process that has died had this connection, and the card has not said yet what it asked. The number of this one, which tells
+    /// the answer from those to others that have died since.
+    resumes: Option<u8>,
     replay: Replay,
 }
 
-/// The count of requests of a process that went on with a connection and has not learnt it.
-const UNKNOWN: u64 = u64::MAX;
+/// What was asked of a card, as far as a process that goes on with its connection has to know it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Requests until the VMM was last answered, also those of processes that had the connection before; while the card has not
+    /// said what such a one asked, those that are known.
+    pub requests: u64,
+    /// The message with which that process died has been answered since, as far as that was possible without the card.
+    pub is_over: bool,
+    /// Requests that wait until the card says it: they are made in this order.
+    pub held: Vec<Request>,
+    /// So many of them may have been made: what follows the known requests begins with them.
+    pub perhaps_made: usize,
+}
+
+/// Requests of one machine that are made or held while the card is silent. With one more the card counts as lost.
+pub(super) const MOST_LATE: usize = 64;
+
+/// A request that may be late: nobody waits for what it does. A machine's writes are of this kind, and vanish never: they are made
+/// after all others, or the card is lost.
+fn may_be_late(request: &Request) -> bool {
+    matches!(request, Request::Write { .. } | Request::Reset)
+}
 
 /// The requests of a message whose process has died before it answered: the card has done some of them already.
 #[derive(Debug, Default)]
@@ -110,8 +128,8 @@ impl Replay {
 impl From<OwnedFd> for CardSocket {
     /// A connection to a card, which may have answered already that it takes no more clients.
     fn from(socket: OwnedFd) -> CardSocket {
-        let replay = Replay::default();
-        CardSocket { socket, vmm: None, owed: 0, lives: true, requests: 0, answered: 0, resumes: false, replay }
+        let (asked, replay) = (Asked::default(), Replay::default());
+        CardSocket { socket, vmm: None, owed: 0, lives: true, asked, resumes: None, replay }
     }
 }
 
@@ -134,36 +152,60 @@ impl CardSocket {
         self.vmm = Some(vmm);
     }
 
-    /// Goes on with a connection on which so many requests were made when the VMM was last answered. `resumes`: by a process that
-    /// has died since.
-    pub fn go_on(&mut self, requests: u64, resumes: bool) {
-        (self.requests, self.answered) = (requests, requests);
-        self.resumes = resumes && self.send(&Request::Resume, None).is_ok();
+    /// Goes on with a connection on which this was asked when the VMM was last answered. `resumes`: by a process that has died since; another
+    /// number than that of other processes.
+    pub fn go_on(&mut self, asked: Asked, resumes: Option<u8>) {
+        self.resumes = resumes.filter(|number| self.send(&Request::Resume { number: (*number).into() }, None).is_ok());
+        self.asked = asked;
+    }
+
+    /// The card has not said yet what a process that has died had asked.
+    pub fn is_unsettled(&self) -> bool {
+        self.lives && self.resumes.is_some()
     }
 
     /// Before a message of the VMM: learns what the process that has died had asked, so that requests of the message that it had
     /// are made once, whichever of them the card has done. A card that does not say it in time is asked nothing in this message,
-    /// and may say it later. True: it was said, and no process knew it: it has to be kept before the message is begun.
-    pub fn settle(&mut self) -> bool {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while self.resumes && self.lives {
+    /// and may say it later; `waits`: it is waited for also where it was with an earlier message. True: it was said, and no process knew it: it has to be kept, and then late requests are to be made
+    /// ([`CardSocket::make_late`]), before the message is begun.
+    pub fn settle(&mut self, waits: bool) -> bool {
+        let waits = waits || !self.asked.is_over;
+        let deadline = Instant::now() + if waits { ANSWER_TIMEOUT } else { Duration::ZERO };
+        while self.is_unsettled() {
             // Answers that nobody has read come first.
             let Ok((reply, _)) = self.receive_any(deadline) else { return false };
-            let [count, errno, value, .., mark] = reply.words;
-            if mark == RESUMED {
-                let last = Reply { errno: errno as u32, ..Reply::with(&[value]) };
-                self.replay = Replay { done: count.saturating_sub(self.answered), again: 0, last };
-                (self.requests, self.owed, self.resumes) = (count, 0, false);
-                return self.answered == UNKNOWN;
+            let [count, errno, value, number, .., mark] = reply.words;
+            // A card of an earlier release repeats no number.
+            if mark == RESUMED && (number == 0 || Some(number) == self.resumes.map(u64::from)) {
+                let done = count.saturating_sub(self.asked.requests);
+                let asked = &mut self.asked;
+                let made = asked.perhaps_made.min(asked.held.len()).min(usize::try_from(done).unwrap_or(usize::MAX));
+                asked.held.drain(..made);
+                if !asked.is_over {
+                    let last = Reply { errno: errno as u32, ..Reply::with(&[value]) };
+                    self.replay = Replay { done: done - made as u64, again: 0, last };
+                }
+                let is_news = asked.is_over || made > 0 || !asked.held.is_empty();
+                (asked.requests, asked.is_over, asked.perhaps_made) = (count, false, asked.held.len());
+                (self.owed, self.resumes) = (0, None);
+                return is_news;
             }
         }
         false
     }
 
+    /// Makes the requests that have waited.
+    pub fn make_late(&mut self) {
+        for request in std::mem::take(&mut self.asked.held) {
+            let _ = self.send(&request, None);
+        }
+        self.asked.perhaps_made = 0;
+    }
+
     /// Nothing of a message that was begun by another process is left.
     pub fn end_of_message(&mut self) {
         self.replay = Replay::default();
-        self.answered = self.requests();
+        self.asked.is_over = self.resumes.is_some();
     }
 
     /// For another process, which goes on.
@@ -171,9 +213,9 @@ impl CardSocket {
         self.socket
     }
 
-    /// Requests so far, for a process that goes on.
-    pub fn requests(&self) -> u64 {
-        if self.resumes { UNKNOWN } else { self.requests }
+    /// For a process that goes on.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
     }
 
     pub fn socket(&self) -> &OwnedFd {
@@ -186,18 +228,53 @@ impl CardSocket {
     }
 
     fn exchange(&mut self, request: &Request, file: Option<OwnedFd>) -> Result<(Reply, Option<OwnedFd>), CardLost> {
-        if !self.lives || self.resumes {
+        if !self.lives {
             return Err(CardLost);
+        }
+        if self.resumes.is_some() {
+            return self.hold(request);
         }
         if let Some(done) = self.replay.answer(request) {
             return Ok((done, None));
         }
         let deadline = Instant::now() + ANSWER_TIMEOUT;
+        if may_be_late(request) {
+            self.receive_what_has_come();
+        }
         while self.owed > 0 {
-            self.receive(deadline)?;
+            if may_be_late(request) && (self.owed as usize) < MOST_LATE {
+                return self.send(request, None).map(|()| (Reply::default(), None));
+            }
+            if let Err(CardLost) = self.receive(deadline) {
+                // What the virtual machine has written would be lost, and the card with it.
+                self.lives &= !may_be_late(request);
+                return Err(CardLost);
+            }
         }
         self.send(request, file)?;
         self.receive(deadline)
+    }
+
+    fn receive_what_has_come(&mut self) {
+        let now = Instant::now();
+        while self.owed > 0 && self.receive(now).is_ok() {}
+    }
+
+    /// Keeps a request until the card says what a process that has died had asked.
+    fn hold(&mut self, request: &Request) -> Result<(Reply, Option<OwnedFd>), CardLost> {
+        if !may_be_late(request) {
+            return Err(CardLost);
+        }
+        if self.asked.held.len() >= MOST_LATE {
+            self.lives = false;
+            return Err(CardLost);
+        }
+        // The first request of the message with which that process died.
+        if self.asked.held.is_empty() && !self.asked.is_over {
+            self.asked.perhaps_made = 1;
+        }
+        self.asked.held.push(request.clone());
+        Ok((Reply::default(), None))
     }
 
     fn send(&mut self, request: &Request, file: Option<OwnedFd>) -> Result<(), CardLost> {
@@ -207,7 +284,7 @@ impl CardSocket {
         if !descriptors.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
-        // A reply that a card owes is waited for first, so the socket has room for one request.
+        // The socket has room for all requests whose answers are owed.
         let sent = sendmsg(&self.socket, &[IoSlice::new(&request.to_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
         // A node or card that takes no more clients answers before the first request, and hangs up.
         if !matches!(sent, Ok(_) | Err(Errno::PIPE | Errno::CONNRESET)) {
@@ -215,7 +292,7 @@ impl CardSocket {
             return Err(CardLost);
         }
         self.owed += 1;
-        self.requests += 1;
+        self.asked.requests += 1;
         Ok(())
     }
 
@@ -316,6 +393,110 @@ impl Card for SlowCard {
 mod tests {
     use super::*;
 
+    fn connected() -> (CardSocket, OwnedFd) {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (own, card) = pair.unwrap();
+        (CardSocket::from(own), card)
+    }
+
+    fn asked(requests: u64) -> Asked {
+        Asked { requests, ..Asked::default() }
+    }
+
+    fn write(value: u64) -> Request {
+        Request::Write { offset: 0x40, bytes: 8, value }
+    }
+
+    /// The next request that the card has got.
+    fn got(card: &OwnedFd) -> Option<Request> {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let message = rustix::net::recv(card, &mut bytes, RecvFlags::DONTWAIT).ok()?;
+        Request::parse(bytes.get(..message.0)?, 0).ok()
+    }
+
+    #[test]
+    fn writes_to_a_silent_card_are_made_late_and_in_order() {
+        let (mut own, card) = connected();
+        own.owed = 1;
+        for value in 1..MOST_LATE as u64 {
+            assert_eq!(own.ask(&write(value), None), Ok(Ok(())));
+        }
+        assert_eq!((own.lives(), own.asked().requests), (true, MOST_LATE as u64 - 1));
+        for value in 1..MOST_LATE as u64 {
+            assert_eq!(got(&card), Some(write(value)));
+        }
+        // It answers again: the next one waits as usual.
+        for _ in 0..=MOST_LATE {
+            rustix::io::write(&card, &Reply::default().to_bytes()).unwrap();
+        }
+        assert_eq!(own.ask(&Request::Reset, None), Ok(Ok(())));
+        assert!(!own.owes());
+    }
+
+    #[test]
+    fn card_that_is_silent_for_too_many_writes_is_lost() {
+        let (mut own, _card) = connected();
+        own.owed = MOST_LATE as u32;
+        // Whoever asks waits, and may ask again.
+        assert_eq!((own.ask_words(&Request::Info, None), own.lives()), (Err(CardLost), true));
+        assert_eq!((own.ask(&write(1), None), own.lives()), (Err(CardLost), false));
+    }
+
+    /// The card says how many requests it has done.
+    fn say(card: &OwnedFd, count: u64, number: u32) {
+        let resumed = Reply::with(&[count, 0, 0, number.into(), 0, 0, RESUMED]);
+        rustix::io::write(card, &resumed.to_bytes()).unwrap();
+    }
+
+    /// A process goes on with a card that does not say what the one before had asked, until the machine has written thrice.
+    fn silent_while_written(own: &mut CardSocket) {
+        own.go_on(asked(5), Some(1));
+        for value in 1..=3 {
+            assert_eq!((own.ask(&write(value), None), own.lives()), (Ok(Ok(())), true));
+            own.end_of_message();
+        }
+    }
+
+    #[test]
+    fn writes_are_made_once_where_a_process_dies_while_the_card_is_silent() {
+        for made in [0, 1] {
+            let (mut own, card) = connected();
+            silent_while_written(&mut own);
+            // The first of them may be that with which the process died. Another one dies, too, and its state is kept.
+            let kept = own.asked().clone();
+            assert_eq!((kept.requests, kept.held.len(), kept.perhaps_made), (5, 3, 1));
+            own.go_on(kept, Some(2));
+            for number in [1, 2] {
+                assert_eq!(got(&card), Some(Request::Resume { number }));
+                say(&card, 5 + made, number);
+            }
+            assert_eq!((got(&card), own.settle(true)), (None, true));
+            let kept = own.asked().clone();
+            own.make_late();
+            for value in made + 1..=3 {
+                assert_eq!(got(&card), Some(write(value)));
+            }
+            assert_eq!((got(&card), own.asked()), (None, &asked(8)));
+            // One that dies before this is kept makes none of them again.
+            own.go_on(kept, Some(3));
+            // What the card has said to one that has died is not meant.
+            say(&card, 5 + made, 2);
+            say(&card, 8, 3);
+            assert!(own.settle(true));
+            assert_eq!((own.asked(), own.replay.done), (&asked(8), 0));
+        }
+    }
+
+    #[test]
+    fn card_that_never_says_what_it_was_asked_is_lost_with_too_many_writes() {
+        let (mut own, _card) = connected();
+        own.go_on(asked(5), Some(1));
+        for value in 0..MOST_LATE as u64 {
+            assert_eq!(own.ask(&write(value), None), Ok(Ok(())));
+        }
+        assert_eq!((own.ask(&write(64), None), own.lives()), (Err(CardLost), false));
+    }
+
     #[test]
     fn requests_that_are_done_are_not_made_again() {
         let map = Request::Map { address: 0, length: 4096, memory: 0, offset: 0, rights: aviary_card::Rights::Read };
@@ -338,35 +519,31 @@ mod tests {
 
     #[test]
     fn card_that_says_late_what_it_was_asked_is_not_lost() {
-        let (own, card) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (mut own, card) = connected();
         let resumed = Reply::with(&[7, 0, 0, 0, 0, 0, RESUMED]);
         let info = |own: &mut CardSocket| own.ask_words(&Request::Info, None);
-        let mut own = CardSocket::from(own);
-        own.go_on(5, true);
+        own.go_on(asked(5), Some(1));
         // It is busy with what the process that has died had asked. The message is over, and then another one comes.
-        assert!(!own.settle());
-        assert_eq!((info(&mut own), own.lives(), own.requests()), (Err(CardLost), true, UNKNOWN));
+        assert!(!own.settle(true));
+        assert_eq!((info(&mut own), own.lives(), own.asked().requests), (Err(CardLost), true, 5));
         own.end_of_message();
         // Two processes have asked, and one has died again. Of this message nothing was done.
         for reply in [Reply::default(), resumed, resumed, Reply::with(&[9])] {
             rustix::io::write(&card, &reply.to_bytes()).unwrap();
         }
-        assert!(own.settle());
-        assert_eq!(own.requests(), 7);
+        assert!(own.settle(true));
+        assert_eq!(own.asked(), &asked(7));
         assert_eq!(info(&mut own).map(|told| told.map(|words| words[0])), Ok(Ok(9)));
-        assert_eq!((own.requests(), own.owes(), own.settle()), (8, false, false));
+        assert_eq!((own.asked().requests, own.owes(), own.settle(true)), (8, false, false));
     }
 
     #[test]
     fn process_that_goes_on_learns_what_was_done_since_the_last_message() {
-        let (own, card) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (mut own, card) = connected();
         rustix::io::write(&card, &Reply::with(&[7, 12, 0, 0, 0, 0, RESUMED]).to_bytes()).unwrap();
-        let mut own = CardSocket::from(own);
-        own.go_on(5, true);
-        assert!(!own.settle());
-        assert_eq!((own.requests(), own.replay.done, own.replay.last), (7, 2, Reply::refused(Errno::NOMEM)));
+        own.go_on(asked(5), Some(1));
+        assert!(!own.settle(true));
+        assert_eq!((own.asked.requests, own.replay.done, own.replay.last), (7, 2, Reply::refused(Errno::NOMEM)));
         assert_eq!(own.ask(&Request::Base { address: 0 }, None), Ok(Ok(())));
         assert_eq!(own.ask(&Request::Base { address: 0 }, None), Ok(Err(Errno::NOMEM)));
     }

@@ -113,8 +113,11 @@ impl<C: Card> FpgaDevice<C> {
         if !header.is_command() {
             return None;
         }
-        // A card that does not answer yet is asked again with the next message.
-        let _ = self.memory.finish_unmaps(&mut self.card);
+        // A card that does not answer yet is asked again with the next message, but for a VMM's writes: there are many of those, and
+        // it waits 5 s at most for what comes after them.
+        if !header.may_be_late(body) {
+            let _ = self.memory.finish_unmaps(&mut self.card);
+        }
         let answer = VfioCommand::parse(header.command, body).and_then(|command| match descriptors {
             Some(descriptors) => self.command(command, descriptors),
             None => Err(Errno::MFILE),

@@ -128,6 +128,8 @@ pub struct Keeper<'a> {
     deaths: u32,
     /// Workers that were started since one was ready.
     starts: u32,
+    /// The number of the last worker: not 0.
+    number: u8,
 }
 
 /// What made the keeper look up.
@@ -145,7 +147,7 @@ impl<'a> Keeper<'a> {
             *place = device.card.event(vector).unwrap_or(None);
         }
         let owed = device.card.owes();
-        let state = device.state(device.card.requests());
+        let state = device.state(device.card.asked());
         Keeper {
             vmm,
             card: device.card.into_socket(),
@@ -157,6 +159,7 @@ impl<'a> Keeper<'a> {
             waiting: None,
             deaths: 0,
             starts: 0,
+            number: 0,
         }
     }
 
@@ -176,6 +179,7 @@ impl<'a> Keeper<'a> {
         let mut resumes = self.owed;
         loop {
             self.starts += 1;
+            self.number = self.number.checked_add(1).unwrap_or(1);
             let flags = SocketFlags::CLOEXEC;
             // What it begins with is there before it is, with the VMM's connection: from its start on it ends that in order if
             // this process is killed.
@@ -232,7 +236,7 @@ impl<'a> Keeper<'a> {
         let (irqs, of_vmm) = present(&self.irqs);
         let mut descriptors = vec![self.card.as_fd(), self.vmm.as_fd()];
         descriptors.extend(of_card.into_iter().chain(of_vmm));
-        send_packet(worker, &[&[u8::from(resumes), events, irqs], &self.state], &descriptors)
+        send_packet(worker, &[&[if resumes { self.number } else { 0 }, events, irqs], &self.state], &descriptors)
     }
 
     /// The next message is not read before this one is answered.

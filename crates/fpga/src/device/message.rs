@@ -59,6 +59,11 @@ impl Header {
         self.flags & TYPE == 0
     }
 
+    /// A write of the accelerator's registers: nobody waits for what it does. Words of the body: offset, then region.
+    pub fn may_be_late(&self, body: &[u8]) -> bool {
+        self.command == REGION_WRITE && body.get(8..12) == Some(&[0; 4])
+    }
+
     pub fn wants_reply(&self) -> bool {
         self.flags & NO_REPLY == 0
     }

@@ -1,10 +1,11 @@
 //! What of a device outlives its process: words, which the process that keeps the connection has after each message.
 
-use super::card::Card;
+use super::card::{Asked, Card, MOST_LATE};
 use super::config_space::{CONFIG_BYTES, ConfigSpace};
 use super::control_page::HalfWritten;
 use super::fpga_device::{FpgaDevice, MessageCounts};
 use super::vm_memory::{KnownFile, MapCounts, VmMemory};
+use crate::link::Request;
 
 const WORD: usize = 8;
 const FILE_WORDS: usize = 4;
@@ -32,9 +33,25 @@ fn flag(is: bool) -> u64 {
     u64::from(is)
 }
 
+/// A request that is held for the card, in three words; a reset is a write of no bytes.
+fn of_held(request: &Request) -> [u64; 3] {
+    match *request {
+        Request::Write { offset, bytes, value } => [offset.into(), bytes.into(), value],
+        _ => [0; 3],
+    }
+}
+
+fn held([offset, bytes, value]: [u64; 3]) -> Option<Request> {
+    match u32::try_from(bytes).ok()? {
+        0 => Some(Request::Reset),
+        bytes => Some(Request::Write { offset: u32::try_from(offset).ok()?, bytes, value }),
+    }
+}
+
 impl<C: Card> FpgaDevice<C> {
-    /// `requests`: those to the card so far.
-    pub fn state(&self, requests: u64) -> Vec<u8> {
+    /// `asked`: of the card so far.
+    pub fn state(&self, asked: &Asked) -> Vec<u8> {
+        let requests = asked.requests;
         let MessageCounts { reads, writes, maps, unmaps, bad } = self.counts;
         let MapCounts { refused, first_refused, outside, lost } = self.memory.counts;
         let base = self.memory.base();
@@ -47,6 +64,8 @@ impl<C: Card> FpgaDevice<C> {
         }
         words.push(self.memory.unmapping.len() as u64);
         words.extend(self.memory.unmapping.iter().flat_map(|(address, length)| [*address, *length]));
+        words.extend([flag(asked.is_over), asked.perhaps_made as u64, asked.held.len() as u64]);
+        words.extend(asked.held.iter().flat_map(of_held));
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.extend(self.config.read(0, CONFIG_BYTES as usize));
         for KnownFile { device, inode, length, id } in &self.memory.files {
@@ -55,8 +74,8 @@ impl<C: Card> FpgaDevice<C> {
         bytes
     }
 
-    /// The device of another process again, and the number of requests to its card. `None`: that is no state.
-    pub fn again(card: C, state: &[u8]) -> Option<(FpgaDevice<C>, u64)> {
+    /// The device of another process again, and what was asked of its card. `None`: that is no state.
+    pub fn again(card: C, state: &[u8]) -> Option<(FpgaDevice<C>, Asked)> {
         let mut taken = Taken(state);
         let [requests, high, low, state_bytes, state_address, error, version] = taken.words()?;
         let [reads, writes, maps, unmaps, bad] = taken.words()?;
@@ -67,6 +86,11 @@ impl<C: Card> FpgaDevice<C> {
         let ranges = taken.word()?;
         let unmapping = (0..ranges).map(|_| taken.words().map(|[address, length]| (address, length)));
         let unmapping = unmapping.collect::<Option<Vec<_>>>()?;
+        let [is_over, perhaps_made, count] = taken.words()?;
+        let late =
+            (0..count.min(MOST_LATE as u64)).map(|_| taken.words().and_then(held)).collect::<Option<Vec<_>>>()?;
+        let perhaps_made = usize::try_from(perhaps_made).ok()?;
+        let asked = Asked { requests, is_over: is_over == 1, held: late, perhaps_made };
         let (config, files) = taken.0.split_at_checked(CONFIG_BYTES as usize)?;
         let file = |[device, inode, length, id]: [u64; FILE_WORDS]| KnownFile { device, inode, length, id };
         let files = files.chunks(FILE_WORDS * WORD).map(|file| Taken(file).words()).collect::<Option<Vec<_>>>()?;
@@ -90,7 +114,7 @@ impl<C: Card> FpgaDevice<C> {
             error,
             has_version: version == 1,
         };
-        Some((device, requests))
+        Some((device, asked))
     }
 }
 

@@ -66,10 +66,10 @@ impl Worker {
         let mut descriptors = packet.descriptors.into_iter();
         let (card, vmm) = (descriptors.next()?, UnixStream::from(descriptors.next()?));
         let (events, irqs) = (placed(events, &mut descriptors)?, placed(irqs, &mut descriptors)?);
-        let (mut device, requests) = FpgaDevice::again(CardSocket::from(card), state)?;
+        let (mut device, asked) = FpgaDevice::again(CardSocket::from(card), state)?;
         device.irqs = irqs;
         device.card.watch(vmm.try_clone().ok()?.into());
-        device.card.go_on(requests, resumes == 1);
+        device.card.go_on(asked, (resumes > 0).then_some(resumes));
         Some(Worker { device, keeper, vmm, events, told: false })
     }
 
@@ -79,7 +79,9 @@ impl Worker {
     /// See [`WorkerError`].
     pub fn serve(&mut self, log: &dyn Fn(fmt::Arguments<'_>)) -> Result<(), WorkerError> {
         loop {
-            self.wait().map_err(WorkerError::Wait)?;
+            if self.wait().map_err(WorkerError::Wait)? {
+                self.settle(false);
+            }
             self.pass_interrupts();
             if has_hung_up(self.device.card.socket().as_fd()) {
                 self.device.card.note_end();
@@ -116,15 +118,27 @@ impl Worker {
     pub fn execute(&mut self, packet: Packet) -> Vec<u8> {
         let Some((flags, message)) = packet.bytes.split_first() else { return Vec::new() };
         let Some(header) = Header::parse(message) else { return Vec::new() };
-        if self.device.card.settle() {
-            // If the keeper has gone, it takes no answer, either.
-            let state = self.device.state(self.device.card.requests());
-            let _ = send_packet(&self.keeper, &[&NO_ANSWER.to_ne_bytes(), &state], &[]);
-        }
+        let body = message.get(HEADER_BYTES..).unwrap_or_default();
+        self.settle(!header.may_be_late(body));
         let descriptors = (flags & TOO_MANY == 0).then_some(packet.descriptors);
-        let reply = self.device.execute(&header, message.get(HEADER_BYTES..).unwrap_or_default(), descriptors);
+        let reply = self.device.execute(&header, body, descriptors);
         self.device.card.end_of_message();
         reply.unwrap_or_default()
+    }
+
+    /// Learns what a worker that has died had asked of the card, and makes requests that have waited for that.
+    fn settle(&mut self, waits: bool) {
+        if self.device.card.settle(waits) {
+            self.keep();
+            self.device.card.make_late();
+            self.keep();
+        }
+    }
+
+    /// Gives the keeper the state before a message. If it has gone, it takes no answer, either.
+    fn keep(&self) {
+        let state = self.device.state(self.device.card.asked());
+        let _ = send_packet(&self.keeper, &[&NO_ANSWER.to_ne_bytes(), &state], &[]);
     }
 
     /// Gives the keeper the reply, and the state behind the message.
@@ -133,19 +147,21 @@ impl Worker {
     /// The keeper has gone.
     pub fn answer(&self, reply: &[u8]) -> Result<(), Errno> {
         let (irqs, descriptors) = present(&self.device.irqs);
-        let state = self.device.state(self.device.card.requests());
+        let state = self.device.state(self.device.card.asked());
         let length = u32::try_from(reply.len()).unwrap_or(0).to_ne_bytes();
         send_packet(&self.keeper, &[&length, &[irqs], reply, &state], &descriptors)
     }
 
-    fn wait(&self) -> Result<(), Errno> {
+    /// True: the card, which was silent, says something.
+    fn wait(&self) -> Result<bool, Errno> {
+        let card = &self.device.card;
+        let of_card = if card.is_unsettled() { PollFlags::IN } else { PollFlags::empty() };
         let mut polled = vec![PollFd::new(&self.keeper, PollFlags::IN)];
-        if self.device.card.lives() {
-            polled.push(PollFd::new(self.device.card.socket(), PollFlags::empty()));
-        }
+        polled.extend(card.lives().then(|| PollFd::new(card.socket(), of_card)));
         polled.extend(self.events.iter().flatten().map(|event| PollFd::new(event, PollFlags::IN)));
         match poll(&mut polled, None) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => Ok(card.lives() && polled.get(1).is_some_and(|card| card.revents().contains(PollFlags::IN))),
+            Err(Errno::INTR) => Ok(false),
             Err(errno) => Err(errno),
         }
     }

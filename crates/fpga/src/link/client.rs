@@ -231,11 +231,11 @@ impl Client {
             }
             parsed => parsed?,
         };
-        if request == Request::Resume {
+        if let Request::Resume { number } = request {
             // It does not count, and is not the last answer: a process that asks may die, too.
             self.requests -= 1;
             let last @ Reply { errno, words: [value, ..] } = self.last;
-            self.answer(Reply::with(&[self.requests, errno.into(), value, 0, 0, 0, RESUMED]), None)?;
+            self.answer(Reply::with(&[self.requests, errno.into(), value, number.into(), 0, 0, RESUMED]), None)?;
             self.last = last;
             return Ok(true);
         }
@@ -345,7 +345,7 @@ impl Client {
             (_, Some(id)) => id,
         };
         let done = match *request {
-            Request::Hello { .. } | Request::Interrupt { .. } | Request::Port { .. } | Request::Resume => {
+            Request::Hello { .. } | Request::Interrupt { .. } | Request::Port { .. } | Request::Resume { .. } => {
                 return Some(Reply::refused(Errno::BUSY));
             }
             Request::Read { offset, bytes } => match mediator.read(id, offset, bytes) {

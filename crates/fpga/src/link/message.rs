@@ -71,7 +71,9 @@ pub enum Request {
     Fault,
     /// How many requests came on this connection, without those of this kind, and what was answered last: for a process that goes on with the
     /// connection of one that has died.
-    Resume,
+    Resume {
+        number: u32,
+    },
     /// A descriptor that becomes readable when this vector is raised; it comes with the reply.
     Interrupt {
         vector: u32,
@@ -152,7 +154,7 @@ impl Request {
             WAIT => Request::Wait { ms: small },
             INFO => Request::Info,
             FAULT => Request::Fault,
-            RESUME => Request::Resume,
+            RESUME => Request::Resume { number: small },
             INTERRUPT => Request::Interrupt { vector: small },
             PORT => Request::Port { version: small, place: first },
             kind => return Err(BadRequest::Kind(kind)),
@@ -188,7 +190,7 @@ impl Request {
             Request::Wait { ms } => (WAIT, ms, [0; 4]),
             Request::Info => (INFO, 0, [0; 4]),
             Request::Fault => (FAULT, 0, [0; 4]),
-            Request::Resume => (RESUME, 0, [0; 4]),
+            Request::Resume { number } => (RESUME, number, [0; 4]),
             Request::Interrupt { vector } => (INTERRUPT, vector, [0; 4]),
             Request::Port { version, place } => (PORT, version, [place, 0, 0, 0]),
         };
@@ -305,7 +307,7 @@ mod tests {
             (Request::Wait { ms: 50 }, 0),
             (Request::Info, 0),
             (Request::Fault, 0),
-            (Request::Resume, 0),
+            (Request::Resume { number: 3 }, 0),
             (Request::Interrupt { vector: 3 }, 0),
             (Request::Port { version: 4, place: 2 }, 0),
         ] {
