@@ -9,7 +9,9 @@ from harness.process import ROOT, Failure, Skipped
 sys.path.append(str(ROOT / "fpga/simulation"))
 import tools  # noqa: E402
 
-ACCELERATORS = sorted(path.parent.name for path in ROOT.glob("fpga/accelerators/*/golden.py"))
+ALL = sorted(path.parent.name for path in ROOT.glob("fpga/accelerators/*/golden.py"))
+# Those with a job without end: it says how far it is.
+ACCELERATORS = [name for name in ALL if name != "nlb"]
 # The two of the paper that saturate the link, and that wait for each read.
 MICRO = ("ll", "mb")
 PORTS = (1, 2, 4, 8)
@@ -75,12 +77,24 @@ def iotlb():
     }
 
 
-def worksets():
+def of_sets(name, what):
     sets = {"2M": (16, 256, 1024, 2048, 4096, 8192), "4K": (1, 2, 4, 16, 64, 128)}
-    return {f"fpga.mb.pages_{page}.{size}MB.{ports}": f"lines per cycle of {ports} MB with {size} MB together in pages of {page} (shape of the model only)"
+    return {f"fpga.{name}.pages_{page}.{size}MB.{ports}": f"{what} of {ports} {name.upper()} with {size} MB together in pages of {page} (shape of the model only)"
             for page, sizes in sets.items() for size in sizes for ports in PORTS}
 
 
+def worksets():
+    return of_sets("mb", "lines per cycle")
+
+
+def walks():
+    return of_sets("ll", "cycles per node")
+
+
+# Of an Arria 10 GX1150, the paper's: ALMs, and kilobits of memory blocks.
+ALMS, MEMORY_KBIT = 427_200, 2_713 * 20
+AREA = "ALMs of {} in percent of a GX1150's, at least; synthesized for Cyclone V, not placed and routed"
+BRAM = "... its blocks of memory, in percent of the device's bits"
 MODULES = ("monitor", "auditor", "audit_reads", "audit_writes", "mux_node", "axi_edge", "mmio_router", "vcu")
 
 
@@ -89,10 +103,20 @@ def depth():
     for module in MODULES:
         figures[f"fpga.depth.{module}"] = f"levels of logic of {module}, synthesized for Cyclone V, not placed and routed"
         figures[f"fpga.delay.{module}"] = "... its longest path in ns, without wires"
+    return figures | {"fpga.area.monitor": AREA.format("the monitor with eight ports"), "fpga.bram.monitor": BRAM}
+
+
+def area():
+    figures = {}
+    for name in ALL:
+        figures[f"fpga.area.{name}"] = AREA.format(name)
+        figures[f"fpga.bram.{name}"] = BRAM
+        figures[f"fpga.multipliers.{name}"] = "... its multipliers"
+        figures[f"fpga.depth.{name}"] = "... its levels of logic"
     return figures
 
 
-SECTIONS = {function.__name__: function() for function in (latency, copies, colocated, weights, switches, slices, iotlb, worksets, depth)}
+SECTIONS = {function.__name__: function() for function in (latency, copies, colocated, weights, switches, slices, iotlb, worksets, walks, depth, area)}
 FIGURES = {name: meaning for figures in SECTIONS.values() for name, meaning in figures.items()}
 
 
@@ -112,21 +136,38 @@ def measured(section, quick):
     return figures
 
 
-def synthesized():
-    """Levels and delays of the monitor's modules, by yosys."""
+def synthesized(names):
+    """By yosys: levels and delays, and the area of what is whole."""
     if not tools.python():
         raise Skipped("the FPGA tools are not installed; ./x setup installs them")
     figures = {}
-    for module in MODULES:
-        result = subprocess.run([str(tools.python()), str(ROOT / "fpga/depth.py"), module], capture_output=True, text=True, check=False)
+    for name in names:
+        result = subprocess.run([str(tools.python()), str(ROOT / "fpga/depth.py"), name], capture_output=True, text=True, check=False)
         found = [json.loads(line.removeprefix("depth ")) for line in result.stdout.splitlines() if line.startswith("depth ")]
         if result.returncode or not found:
-            raise Failure(f"{module} was not synthesized:\n{(result.stdout + result.stderr)[-2000:]}")
-        figures |= {f"fpga.depth.{module}": found[0]["levels"], f"fpga.delay.{module}": found[0]["ns"]}
+            raise Failure(f"{name} was not synthesized:\n{(result.stdout + result.stderr)[-2000:]}")
+        told = found[0]
+        print(f"  {name}: {told['levels']} levels: {', '.join(told['path'])}", file=sys.stderr, flush=True)
+        figures[f"fpga.depth.{name}"] = told["levels"]
+        if name in MODULES:
+            figures[f"fpga.delay.{name}"] = told["ns"]
+        if name == "monitor" or name in ALL:
+            figures |= {f"fpga.area.{name}": 100 * told["alms"] / ALMS, f"fpga.bram.{name}": 100 * 10 * told["blocks"] / MEMORY_KBIT}
+        if name in ALL:
+            figures[f"fpga.multipliers.{name}"] = told["multipliers"]
     return figures
+
+
+SYNTHESIZED = {"depth": MODULES, "area": ALL}
+
+
+def measurement(section):
+    """The function that measures a section."""
+    if section in SYNTHESIZED:
+        return lambda _quick: synthesized(SYNTHESIZED[section])
+    return lambda quick: measured(section, quick)
 
 
 def benchmarks():
     """Name of a benchmark, the function that measures it, and its figures."""
-    return {f"fpga.{section}": ((lambda _quick: synthesized()) if section == "depth" else (lambda quick, section=section: measured(section, quick)), list(figures))
-            for section, figures in SECTIONS.items()}
+    return {f"fpga.{section}": (measurement(section), list(figures)) for section, figures in SECTIONS.items()}

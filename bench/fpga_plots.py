@@ -1,6 +1,6 @@
-"""Pictures of what `./x bench fpga` measured, as Figures 4 and 6 to 8 of OPTIMUS, and its Tables 3 and 4 beside the paper's numbers.
+"""Pictures of what `./x bench fpga` measured, as Figures 4 to 8 of OPTIMUS, and its Tables 2 to 4 beside the paper's numbers.
 
-Whatever was not measured is left out. Figure 5 and Table 2 are not measured: see docs/fpga.md.
+Whatever was not measured is left out.
 """
 
 import re
@@ -8,6 +8,11 @@ from pathlib import Path
 
 from matplotlib import pyplot
 
+# Of the paper, Table 2: percent of ALMs of one accelerator without a monitor, and of the monitor.
+ALMS = {"monitor": 6.16, "aes": 3.62, "md5": 4.35, "sha": 2.16, "fir": 1.92, "grn": 1.76, "rsd": 2.21, "sw": 1.42, "grs": 1.32, "gau": 3.41,
+        "sbl": 2.39, "sssp": 1.96, "btc": 1.32, "mb": 0.83, "ll": 0.15}
+BLOCKS = {"monitor": 0.48, "aes": 2.82, "md5": 2.82, "sha": 2.82, "fir": 2.82, "grn": 1.02, "rsd": 2.87, "sw": 1.47, "grs": 2.28, "gau": 2.60,
+          "sbl": 2.55, "sssp": 2.82, "btc": 0.48, "mb": 0.0, "ll": 0.0}
 # Of the paper, section 6.7: (max - min) / mean of eight, and the throughput of an MB beside one.
 RANGE = {"aes": 21.9e-4, "md5": 11.9e-4, "sha": 4.40e-4, "fir": 30.1e-4, "grn": 108e-4, "rsd": 1.77e-4, "sw": 3.79e-4, "gau": 63.1e-4,
          "grs": 1.60e-4, "sbl": 147e-4, "sssp": 595e-4, "btc": 0.468e-4, "mb": 1.83e-4, "ll": 3.25e-4}
@@ -50,12 +55,15 @@ def overhead(results, axes):
     axes.set_title("Figure 4: work per cycle against pass-through", fontsize=10)
 
 
-def working_sets(page):
+def working_sets(name, page, title):
     def draw(results, axes):
-        points = found(results, rf"fpga\.mb\.pages_{page}\.(\d+)MB\.(\d+)")
+        points = found(results, rf"fpga\.{name}\.pages_{page}\.(\d+)MB\.(\d+)")
         lines = lines_of((f"{ports} at once", size, value) for size, ports, value in points)
-        draw_lines(axes, lines, f"Figure 6: lines per cycle of all MB, pages of {page} (a model)", "megabytes of all together")
+        draw_lines(axes, lines, f"{title}, pages of {page} (a model)", "megabytes of all together")
     return draw
+
+
+NODES, LINES = "Figure 5: cycles per node of LL", "Figure 6: lines per cycle of all MB"
 
 
 def scale(results, axes):
@@ -70,15 +78,32 @@ def turns(results, axes):
 # What a picture needs one figure of, and what draws it.
 PICTURES = {
     "figure4": (r"fpga\.(\w+)\.vs_passthrough", [overhead]),
-    "figure6": (r"fpga\.mb\.pages_.*", [working_sets("2M"), working_sets("4K")]),
+    "figure5": (r"fpga\.ll\.pages_.*", [working_sets("ll", "2M", NODES), working_sets("ll", "4K", NODES)]),
+    "figure6": (r"fpga\.mb\.pages_.*", [working_sets("mb", "2M", LINES), working_sets("mb", "4K", LINES)]),
     "figure7": (r"fpga\.(\w+)\.scale\.(\d+)", [scale]),
     "figure8": (r"fpga\.(\w+)\.temporal\.(\d+)", [turns]),
 }
 
 
+def areas(results):
+    """The lines of Table 2."""
+    found_of = {kind: dict(found(results, rf"fpga\.{kind}\.(\w+)")) for kind in ("area", "bram", "multipliers", "depth")}
+    measured = found_of["area"]
+    if not measured:
+        return []
+    text = ["Table 2: percent of an Arria 10 GX1150, of the monitor with eight ports and of one accelerator. Synthesized by yosys for "
+            "Cyclone V, **not placed and routed**: ALMs are those needed at least.", "",
+            "| | ALMs here | paper | memory blocks here | paper | multipliers | levels of logic |", "|---|---|---|---|---|---|---|"]
+    for name in sorted(measured, key=lambda name: (name != "monitor", name)):
+        cells = [f"{measured[name]:.2f}", ALMS.get(name, ""), f"{found_of['bram'][name]:.2f}", BLOCKS.get(name, ""),
+                 found_of["multipliers"].get(name, 0), found_of["depth"][name]]
+        text.append(f"| {name} | {' | '.join(f'{cell:g}' if isinstance(cell, float | int) else cell for cell in cells)} |")
+    return [*text, ""]
+
+
 def tables(results):
-    """Tables 3 and 4, as text with the paper's numbers beside. Empty: neither was measured."""
-    text = []
+    """Tables 2 to 4, as text with the paper's numbers beside. Empty: none was measured."""
+    text = areas(results)
     for number, title, pattern, paper in (
         (3, "eight copies: (max - min) / mean of their work", r"fpga\.(\w+)\.fair", RANGE),
         (4, "MB beside the accelerator against alone", r"fpga\.(\w+)\.colocated", BESIDE),

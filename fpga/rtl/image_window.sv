@@ -28,6 +28,7 @@ module image_window #(
     logic [63:0][7:0] newest;
     // The two rows above, where the step has passed: this one and the one before.
     logic [COLUMNS-1:0][63:0][7:0] upper, lower;
+    logic ended, takes, gives, steps;
 
     stream_shell #(.GUID(GUID), .STATE(STATE), .PERIOD(PERIOD)) shell (
         .*, .s_state({row, column, left_above, left_middle, left_below, newest, upper, lower}), .s_out(filtered),
@@ -38,7 +39,6 @@ module image_window #(
     assign s_value = address == 12'h100 ? width_register : address == 12'h108 ? height_register : '0;
     assign width = width_register[4:0] == '0 || width_register[4:0] > 5'(COLUMNS) ? 5'd1 : width_register[4:0];
 
-    logic ended, takes, gives, steps;
     assign ended = row > height_register[31:0];
     assign takes = !ended && row < height_register[31:0] && column < width;
     assign gives = !ended && row != '0 && column != '0;

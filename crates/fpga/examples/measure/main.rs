@@ -22,7 +22,7 @@ type Measured = Option<()>;
 /// Measures, quickly or in full.
 type Section = fn(bool) -> Measured;
 
-const SECTIONS: [(&str, Section); 8] = [
+const SECTIONS: [(&str, Section); 9] = [
     ("latency", ports::latency),
     ("copies", ports::copies),
     ("colocated", ports::colocated),
@@ -31,6 +31,7 @@ const SECTIONS: [(&str, Section); 8] = [
     ("slices", turns::slices),
     ("iotlb", translation::conflicts),
     ("worksets", translation::working_sets),
+    ("walks", translation::walks),
 ];
 
 /// Prints a figure.

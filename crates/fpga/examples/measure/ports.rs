@@ -44,6 +44,8 @@ struct Copies {
     rates: Vec<f64>,
     /// Lines per cycle of all, read and written.
     lines: [f64; 2],
+    /// Of requests, per cycle.
+    translations: f64,
 }
 
 fn at_ports(name: &str, ports: usize, cycles: u64) -> Option<Copies> {
@@ -56,7 +58,8 @@ fn at_ports(name: &str, ports: usize, cycles: u64) -> Option<Copies> {
     let (took, after) = ((card.now() - began) as f64, card.statistics());
     assert_eq!(card.escaped(), 0);
     let lines = [after.lines_read - before.lines_read, after.lines_written - before.lines_written];
-    Some(Copies { rates, lines: lines.map(|lines| lines as f64 / took) })
+    let translations = (after.tlb_hits + after.tlb_misses - before.tlb_hits - before.tlb_misses) as f64 / took;
+    Some(Copies { rates, lines: lines.map(|lines| lines as f64 / took), translations })
 }
 
 /// Lines 3, 4 and 6; Figures 4b, 5 to 7, Table 3: throughput against the build without a monitor, and of 1 to 8 copies.
@@ -73,11 +76,10 @@ pub fn copies(quick: bool) -> Measured {
             let direct = load.rates(&mut card, 0..1, cycles)[0];
             tell(&format!("fpga.{name}.vs_passthrough"), own / direct);
         }
-        // Copies that the link carries at their own speed: so many lines per cycle each way, and one translation per cycle, which
-        // these accelerators need for each line.
+        // Copies that the link carries at their own speed: so many lines per cycle each way, and one translation per cycle.
         let model = common::card("pair")?.description().model;
         let [read, written] = alone.lines;
-        let carried = (model.lines_per_1000_cycles as f64 / 1000.0 / read.max(written)).min(1.0 / (read + written));
+        let carried = (model.lines_per_1000_cycles as f64 / 1000.0 / read.max(written)).min(1.0 / alone.translations);
         let mut worst: f64 = 0.0;
         for ports in [1, 2, 4, 8] {
             let copies = if ports == 1 { &alone } else { &at_ports(&name, ports, cycles)? };
