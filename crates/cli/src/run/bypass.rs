@@ -2,7 +2,7 @@
 //! and the dynamic linker looks elsewhere first where a program has a DT_RPATH, or names a library by its path. One of another C
 //! library loads none.
 
-use crate::guest::elf::wants;
+use crate::guest::elf::{Wants, wants};
 use std::{
     collections::{BTreeSet, VecDeque},
     env,
@@ -44,15 +44,29 @@ impl fmt::Display for Bypass {
     }
 }
 
-/// The vendors' libraries of `sonames` that `command` loads past their guest libraries, as far as it is written down in its
+/// The program of a command as the kernel runs it, and what its file names.
+pub struct Started {
+    program: PathBuf,
+    wants: Wants,
+}
+
+impl Started {
+    /// `None`: there is no such program, or it is none of this machine's.
+    pub fn by(command: &OsStr) -> Option<Started> {
+        let program = program(command)?;
+        let wants = wants(&program).ok()?;
+        Some(Started { program, wants })
+    }
+}
+
+/// The vendors' libraries of `sonames` that a program loads past their guest libraries, as far as it is written down in its
 /// files. Libraries that it loads while it runs (dlopen), and programs that it starts, are not seen.
-pub fn bypasses(command: &OsStr, sonames: &BTreeSet<&str>) -> Vec<Bypass> {
+pub fn bypasses(started: Started, sonames: &BTreeSet<&str>) -> Vec<Bypass> {
     let mut found = Vec::new();
-    let Some(program) = program(command) else { return found };
     let mut seen = BTreeSet::new();
-    let mut left = VecDeque::from([(program, Vec::new())]);
-    while let Some((file, inherited)) = left.pop_front() {
-        let Ok(wants) = wants(&file) else { continue };
+    let mut left = VecDeque::from([(started.program, Some(started.wants), Vec::new())]);
+    while let Some((file, read, inherited)) = left.pop_front() {
+        let Some(wants) = read.or_else(|| wants(&file).ok()) else { continue };
         let folders: Vec<PathBuf> = wants.before_library_path.into_iter().chain(inherited).collect();
         for name in wants.libraries {
             let path = Path::new(&name);
@@ -74,7 +88,9 @@ pub fn bypasses(command: &OsStr, sonames: &BTreeSet<&str>) -> Vec<Bypass> {
                 _ if is_vendors => {}
                 place => {
                     let place = place.or_else(|| crate::dropin::find_library(&name));
-                    left.extend(place.filter(|place| seen.insert(place.clone())).map(|place| (place, folders.clone())));
+                    left.extend(
+                        place.filter(|place| seen.insert(place.clone())).map(|place| (place, None, folders.clone())),
+                    );
                 }
             }
         }
@@ -82,15 +98,14 @@ pub fn bypasses(command: &OsStr, sonames: &BTreeSet<&str>) -> Vec<Bypass> {
     found
 }
 
-/// Why no guest library can be loaded by `command` at all, if it is so: it is linked to another C library than they are.
-pub fn other_c_library(command: &OsStr) -> Option<String> {
-    let program = program(command)?;
-    let loader = wants(&program).ok()?.interpreter?;
+/// Why no guest library can be loaded by a program at all, if it is so: it is linked to another C library than they are.
+pub fn other_c_library(started: &Started) -> Option<String> {
+    let loader = started.wants.interpreter.as_ref()?;
     let is_musl = loader.file_name()?.as_bytes().starts_with(b"ld-musl-");
     is_musl.then(|| {
         format!(
             "{} is a program for musl ({}), and guest libraries are for glibc: it cannot load them; use a build of it for glibc, in an image with glibc",
-            program.display(),
+            started.program.display(),
             loader.display()
         )
     })
@@ -133,9 +148,10 @@ mod tests {
         let source = "int main(void) { return 0; }";
         let musl = compiled(&folder, "musl", source, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
         let glibc = compiled(&folder, "glibc", source, &[]);
-        let told = other_c_library(musl.as_os_str()).unwrap();
+        let told_of = |program: &Path| other_c_library(&Started::by(program.as_os_str()).unwrap());
+        let told = told_of(&musl).unwrap();
         assert!(told.contains("/musl is a program for musl (/lib/ld-musl-x86_64.so.1)"), "{told}");
-        assert_eq!(other_c_library(glibc.as_os_str()), None);
+        assert_eq!(told_of(&glibc), None);
         fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -154,7 +170,7 @@ mod tests {
         let new = compiled(&folder, "new", main, &[by_name, "-Wl,--enable-new-dtags,-rpath,$ORIGIN/vendor"]);
         let path = compiled(&folder, "path", main, &[by_path]);
         let sonames = BTreeSet::from(["libvendor.so.1", "libunnamed.so.1"]);
-        let seen = |program: &Path| bypasses(program.as_os_str(), &sonames);
+        let seen = |program: &Path| bypasses(Started::by(program.as_os_str()).unwrap(), &sonames);
         let told = |by: &Path, library: &Path, how| {
             let library = library.to_owned();
             vec![Bypass { by: by.to_owned(), library, how }]

@@ -3,7 +3,7 @@
 use crate::daemons::remote::NodeAddress;
 use crate::dropin::find_library;
 use crate::run::answer::Answer;
-use crate::run::bypass::{bypasses, other_c_library};
+use crate::run::bypass::{Started, bypasses, other_c_library};
 use crate::run::entrances;
 use crate::run::launch::{self, Variables};
 use crate::run::marks::{MARK, wait_for_ending_nodes};
@@ -129,11 +129,12 @@ fn dropins(apis: &[apis::Api]) -> impl Iterator<Item = (String, PathBuf)> {
 
 /// Says which vendors' libraries the program loads past their guest libraries, or that it can load no guest library.
 fn warn_of_bypasses(program: &OsStr, apis: &[apis::Api]) {
-    if let Some(why) = other_c_library(program) {
+    let Some(started) = Started::by(program) else { return };
+    if let Some(why) = other_c_library(&started) {
         eprintln!("aviary: warning: {why}");
     }
     let sonames: Vec<String> = dropins(apis).map(|(soname, _)| soname).collect();
-    for bypass in bypasses(program, &sonames.iter().map(String::as_str).collect()) {
+    for bypass in bypasses(started, &sonames.iter().map(String::as_str).collect()) {
         eprintln!("aviary: warning: {bypass}");
     }
 }
