@@ -234,7 +234,7 @@ def tarball(layout, seconds, level, target):
 
 # --- the wheel ---
 
-# The names `aviary` and `aviary-gpu` are others'.
+# The name `aviary` is another project's.
 WHEEL_NAME = "aviary-accel"
 WHEEL_SUMMARY = "Use an accelerator that a process, container or machine does not own"
 # Where pip puts files of a wheel: programs, and what is in `lib` beside their folder.
@@ -248,7 +248,7 @@ def wheel_files(layout, number):
         for path in sorted((layout.stage / package).rglob("*")):
             top, *rest = path.relative_to(layout.stage / package).parts
             if path.is_file() and not path.is_symlink() and top in WHEEL_SCHEMES:
-                # pip makes scripts executable and nothing else: `nvidia-smi` keeps its mode by the archive's.
+                # pip makes scripts executable; of other files it keeps whether the archive says so.
                 yield f"{data}/{WHEEL_SCHEMES[top]}/{'/'.join(rest)}", path.read_bytes(), path.stat().st_mode & 0o777
 
 
