@@ -5,6 +5,7 @@ use crate::attach::guest::Guest;
 use crate::attach::secret::{self, Secret};
 use crate::cards::CardMoveRequest;
 use crate::error::NodeError;
+use crate::grants::request::GrantRequest;
 use crate::log::Log;
 use crate::relocation::request::MoveRequest;
 use crate::report::NodeReport;
@@ -55,6 +56,11 @@ pub enum Request {
     MoveAtCard(CardMoveRequest),
     /// By the number of the session.
     CardMoveStatus(u64),
+    /// Make a tenant, or change it.
+    Grant(Box<GrantRequest>),
+    Grants,
+    /// Take a grant back, by its name; asked again, it says how far that is.
+    Revoke(String),
     /// For tests: the move goes on that waits where its request said.
     Proceed(u64),
 }

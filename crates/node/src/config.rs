@@ -3,6 +3,7 @@
 use crate::attach::throttle::usual_rate;
 use crate::cards::{CardCommand, CardSettings};
 use crate::gateways::GatewayCommand;
+use crate::grants::request::GrantStep;
 use crate::log::Level;
 use crate::relocation::request::USUAL_PARKED_MEMORY;
 use crate::scheduling::rules::Rules;
@@ -144,6 +145,10 @@ pub struct NodeConfig {
     pub fpga_devices: Vec<FpgaDeviceSettings>,
     /// The command of each one's process.
     pub fpga_device: FpgaDeviceCommand,
+    /// Where grants are kept; `None`: there are none.
+    pub grants: Option<PathBuf>,
+    /// For tests: where the node ends when it makes or takes back a grant.
+    pub test_end_at: Option<GrantStep>,
     pub log: Level,
 }
 
@@ -182,6 +187,8 @@ impl NodeConfig {
             card: CardCommand::own(),
             fpga_devices: Vec::new(),
             fpga_device: FpgaDeviceCommand::own(),
+            grants: None,
+            test_end_at: None,
             log: Level::Info,
         }
     }

@@ -74,6 +74,8 @@ pub enum Token {
     FpgaDevice(u64),
     /// The process of such a device ended.
     FpgaDeviceExit(u64),
+    /// A guest connects to a grant's socket, by the grant's place.
+    Grant(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -102,6 +104,7 @@ impl Token {
             Token::CardExit(id) => (18, id),
             Token::FpgaDevice(id) => (19, id),
             Token::FpgaDeviceExit(id) => (20, id),
+            Token::Grant(id) => (21, id),
         };
         kind << SHIFT | id
     }
@@ -129,6 +132,7 @@ impl Token {
             18 => Token::CardExit(id),
             19 => Token::FpgaDevice(id),
             20 => Token::FpgaDeviceExit(id),
+            21 => Token::Grant(id),
             _ => Token::Stranger(id),
         }
     }
@@ -183,6 +187,7 @@ mod tests {
             Token::Stranger(5),
             Token::Zygote(0),
             Token::ZygoteExit(2),
+            Token::Grant(3),
         ];
         for token in
             [Token::Listener, Token::Wake, Token::Overdue, Token::Groups, Token::Helpers].into_iter().chain(with_id)

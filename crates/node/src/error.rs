@@ -1,5 +1,6 @@
 //! Errors of a node; the doc comments are the messages.
 
+use crate::grants::error::GrantError;
 use crate::servers::cgroups::GroupError;
 use aviary_transport::RemoteAddress;
 use std::{io, path::PathBuf};
@@ -62,6 +63,12 @@ pub enum NodeError {
     Handover(io::Error),
     /// the node on {0} refused: {1}
     Denied(PathBuf, String),
+    /// {0}
+    Grant(#[from] GrantError),
+    /// tenant `{0}` is a grant, whose guests come by its own socket or key
+    OfGrant(String),
+    /// no grant has the key of this certificate any more
+    NoGrant,
     /// cannot set up control groups for API servers: {0}
     Groups(#[from] GroupError),
     /// cannot watch file descriptors: {0}

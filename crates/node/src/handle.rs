@@ -230,6 +230,9 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
         Request::Proceed(number) => {
             json(serde_json::to_value(core.proceed_with_move(number).map_err(|error| error.to_string())?))
         }
+        Request::Grant(request) => json(serde_json::to_value(core.grant(&request).map_err(|error| error.to_string())?)),
+        Request::Grants => json(serde_json::to_value(core.grants())),
+        Request::Revoke(name) => json(serde_json::to_value(core.revoke(&name).map_err(|error| error.to_string())?)),
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }
 }

@@ -14,6 +14,7 @@ mod config;
 mod epoll;
 mod error;
 mod gateways;
+mod grants;
 mod handle;
 mod helpers;
 mod log;
@@ -37,6 +38,12 @@ pub use cards::{CardCommand, CardMoveReport, CardMoveRequest, CardReport, CardSe
 pub use config::{NodeConfig, Reload, Settings, TestKind, USUAL_MOST_TENANTS};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
+pub use grants::error::GrantError;
+pub use grants::report::GrantReport;
+pub use grants::request::{
+    FreedAmount, Grant, GrantEntrance, GrantRequest, GrantStep, RevokeReport, SOCKET_NAME, check_key,
+};
+pub use grants::store::{KEYS, USUAL_GRANTS};
 pub use handle::{Doorway, Node};
 pub use log::{Level, Log};
 pub use relocation::request::{

@@ -8,6 +8,8 @@ use crate::config::NodeConfig;
 use crate::epoll::{Epoll, Token};
 use crate::error::NodeError;
 use crate::gateways::Gateways;
+use crate::grants::store::GrantStore;
+use crate::grants::table::Grants;
 use crate::helpers::{HelperAccess, HelperDoor};
 use crate::log::Log;
 use crate::relocation::records::Relocations;
@@ -37,7 +39,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 /// The state that the node works towards.
@@ -72,6 +74,8 @@ pub struct Core {
     pub(crate) helper_door: Option<HelperDoor>,
     /// Listeners for other machines.
     pub(crate) remote: Vec<OwnedFd>,
+    /// The files of grants; whoever has it changes grants. Taken before `state`, except by the node's loop, which never waits for it.
+    pub(crate) grant_store: Mutex<Option<GrantStore>>,
     state: Mutex<CoreState>,
 }
 
@@ -90,6 +94,7 @@ pub(crate) struct CoreState {
     pub vms: Vms,
     pub cards: Cards,
     pub fpga_devices: FpgaDevices,
+    pub grants: Grants,
     /// How often the node's program was replaced.
     pub upgrades: u64,
 }
@@ -200,6 +205,7 @@ impl CoreState {
             vms,
             cards,
             fpga_devices,
+            grants: Grants::default(),
             upgrades: 0,
         })
     }
@@ -239,6 +245,7 @@ impl Core {
             epoll.add(groups.bell(), Token::Groups)?;
         }
         let helper_door = helper_door(&config, !remote.is_empty(), &epoll, &aside)?;
+        let grant_store = config.grants.clone().map(|folder| GrantStore::new(folder, config.test_end_at));
         let core = Self {
             config,
             log,
@@ -252,8 +259,10 @@ impl Core {
             scheduling,
             helper_door,
             remote,
+            grant_store: Mutex::new(grant_store),
             state: Mutex::new(state),
         };
+        core.begin_grants(before.as_deref_mut());
         if let Some(before) = before {
             core.restore(&before.image, &mut before.inherited).map_err(NodeError::Handover)?;
         }
@@ -339,6 +348,8 @@ impl Core {
             self.turn_out_overdue(Instant::now());
             late_lines(&self.aside, Instant::now()).for_each(|line| self.log.warn(line));
             self.watch_accounts(Instant::now());
+            self.expire_grants(SystemTime::now());
+            self.settle_grants();
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }
@@ -364,6 +375,7 @@ impl Core {
             .chain(state.tenancy.card_accounts.next_look(now))
             .chain(state.attaching.refusals.next_settle())
             .chain(state.next_log_event())
+            .chain(state.grants.next_look(now, SystemTime::now()))
             .chain(self.aside.next_look(now))
             .min()
     }
@@ -393,6 +405,7 @@ impl Core {
             Token::CardExit(place) => self.reap_card(place),
             Token::FpgaDevice(place) => self.start_fpga_device(place),
             Token::FpgaDeviceExit(place) => self.reap_fpga_device(place),
+            Token::Grant(place) => self.accept_at_grant(place),
         }
     }
 }

@@ -27,7 +27,7 @@ pub use carry::link::Compression;
 pub use dial::RelayOptions;
 pub use gateway::{GatewayOptions, gateway};
 pub use keys::folder::{IdentityError, IndexError};
-pub use keys::identity::{Days, Revoked, Written, revoke, write_identities};
+pub use keys::identity::{Days, Revoked, Written, revoke, write_identities, write_key};
 pub use keys::issued::{Certificate, Listing, Standing, list};
 pub use keys::security::{ClientSecurity, NodeSecurity, SecurityError};
 pub use relay::Relay;

@@ -9,6 +9,9 @@ pub fn is_reserved(name: &str) -> bool {
     name.starts_with(LOCAL_USER)
 }
 
+/// A guest of another machine whose certificate a grant names is `key:SHA256` to the node, not a tenant's name.
+pub const GRANT_KEY: &str = "key:";
+
 #[cfg(test)]
 mod tests {
     use super::*;

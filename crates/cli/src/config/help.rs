@@ -19,6 +19,8 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   idle_park = "10m"             # park sessions that make no call for this time; "0s": never [0s]
   home = "512M"                 # what a tenant's home and /dev/shm may hold together, on a node of root [1G]
   network_grace = "2m"          # time that sessions of other machines survive without a connection; "0s": none [2m]
+  grants = "/srv/aviary/grants" # folder of the tenants that `aviary grant` makes [/var/lib/aviary/grants, for a node of root on
+                                # the usual socket; other nodes: none]
   only_devices = ["NVIDIA H100*"]   # devices that tenants may use, by the names that the vendors' libraries report [all]
   [limits]                      # of each tenant, by the resources that the API's specification declares
   device_memory = "2G"

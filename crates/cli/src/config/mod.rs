@@ -54,6 +54,7 @@ pub struct Fixed {
     movable: Option<bool>,
     parked_memory: Option<Amount>,
     network_grace: Option<Span>,
+    grants: Option<PathBuf>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -113,6 +114,8 @@ pub struct FileConfig {
     /// Control groups of API servers.
     #[serde(default)]
     pub cgroup: CgroupConfig,
+    /// The folder of grants.
+    pub grants: Option<PathBuf>,
 }
 
 /// How API servers with users of their own are confined.
@@ -394,6 +397,7 @@ impl FileConfig {
             movable: self.movable,
             parked_memory: self.parked_memory,
             network_grace: self.network_grace,
+            grants: self.grants.clone(),
         }
     }
 

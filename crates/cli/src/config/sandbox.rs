@@ -110,9 +110,9 @@ pub fn warning(settings: &SandboxSettings) -> Option<String> {
 }
 
 /// Files of the node that sandboxes never show.
-pub fn hidden(socket: &Path, config: Option<&Path>, tls: Option<&Path>) -> Vec<PathBuf> {
+pub fn hidden(socket: &Path, others: [Option<&Path>; 3]) -> Vec<PathBuf> {
     let sockets = [socket.to_owned(), admin_path(socket), secret_path(socket), socket.with_extension("lock")];
-    sockets.into_iter().chain(config.map(Path::to_owned)).chain(tls.map(Path::to_owned)).collect()
+    sockets.into_iter().chain(others.into_iter().flatten().map(Path::to_owned)).collect()
 }
 
 /// A node whose operator wants sandboxes in any case does not start where they would show what is hidden. (With `auto` these
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_strict_node_shows_none_of_its_files() {
-        let hidden = hidden(Path::new("/run/a/node.sock"), Some(Path::new("/opt/a/node.toml")), None);
+        let hidden = hidden(Path::new("/run/a/node.sock"), [Some(Path::new("/opt/a/node.toml")), None, None]);
         let shown = |path: &str| check_shown(&hidden, [PathBuf::from(path)]);
         assert!(shown("/opt/a/lib").is_ok() && shown("/run/b").is_ok());
         for (path, file) in [("/opt/a", "node.toml"), ("/run", "node.sock"), ("/run/a/node.secret", "node.secret")] {

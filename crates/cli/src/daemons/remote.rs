@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
 use aviary_relay::{
     ClientSecurity, Compression, Days, GatewayOptions, NodeSecurity, Relay, RelayOptions, Standing, list, revoke,
-    write_identities,
+    write_identities, write_key,
 };
 use aviary_server::process::sandboxing::confine_helper;
 use aviary_transport::RemoteAddress;
@@ -152,7 +152,13 @@ impl ServeArgs {
     }
 
     /// The command line of a gateway for one of these addresses. `grace`: how long sessions survive a broken connection.
-    pub fn gateway(&self, addresses: &[RemoteAddress], grace: Option<Duration>) -> anyhow::Result<GatewayCommand> {
+    /// `keys`: the file with the keys that grants name.
+    pub fn gateway(
+        &self,
+        addresses: &[RemoteAddress],
+        grace: Option<Duration>,
+        keys: Option<PathBuf>,
+    ) -> anyhow::Result<GatewayCommand> {
         let mut arguments = vec!["gateway".into()];
         match (&self.tls_dir, self.plain_loopback) {
             (_, true) => {
@@ -162,7 +168,7 @@ impl ServeArgs {
             }
             (Some(folder), _) => {
                 // A mistake is told now, not to the first guest.
-                NodeSecurity::load(folder)?;
+                NodeSecurity::load(folder, None)?;
                 let folder = std::path::absolute(folder).context("the folder of --tls-dir")?;
                 arguments.extend(["--tls-dir".into(), folder.into_os_string()]);
             }
@@ -176,6 +182,7 @@ impl ServeArgs {
         arguments.extend(["--longest-keepalive".into(), self.longest_keepalive.to_string().into()]);
         let grace = grace.unwrap_or(NETWORK_GRACE).as_millis();
         arguments.extend(["--network-grace".into(), grace.to_string().into()]);
+        arguments.extend(keys.into_iter().flat_map(|keys| ["--grant-keys".into(), keys.into_os_string()]));
         Ok(GatewayCommand { program: "/proc/self/exe".into(), arguments })
     }
 }
@@ -192,6 +199,9 @@ pub struct GatewayCommandLine {
     /// How long the session survives without a connection.
     #[arg(long, value_name = "MILLISECONDS")]
     network_grace: u64,
+    /// The file with the keys that grants name.
+    #[arg(long, value_name = "FILE")]
+    grant_keys: Option<PathBuf>,
     #[command(flatten)]
     options: ServeArgs,
 }
@@ -213,7 +223,7 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
     rustix::stdio::dup2_stdout(&null)?;
     let peer = std::net::TcpStream::from(socket.try_clone()?).peer_addr();
     let security = match &command.options.tls_dir {
-        Some(folder) => NodeSecurity::load(folder)?,
+        Some(folder) => NodeSecurity::load(folder, command.grant_keys.as_deref())?,
         None => NodeSecurity::plain(),
     };
     // The input of this process comes from strangers.
@@ -282,6 +292,12 @@ enum TlsSubcommand {
         #[arg(long, value_name = "FILE")]
         certificate: Option<PathBuf>,
     },
+    /// Make a key and a certificate that no CA has signed, in a folder for `aviary run --tls-dir`, and print its SHA-256, which
+    /// `aviary grant --key` takes on the node. The key stays in the folder.
+    Key {
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Show the certificates that were made for tenants, and tenants with tokens.
     List {
         /// The folder that `aviary tls init` wrote.
@@ -302,6 +318,7 @@ pub fn tls(command: TlsCommand) -> anyhow::Result<ExitCode> {
             println!("revoked: {certificates} certificates and {tokens} tokens of {tenant}");
             revoked.certificates.iter().for_each(|fingerprint| println!("         {fingerprint}"));
         }
+        TlsSubcommand::Key { directory } => println!("{}", write_key(&directory)?),
         TlsSubcommand::List { directory } => print_list(&directory)?,
     }
     Ok(ExitCode::SUCCESS)

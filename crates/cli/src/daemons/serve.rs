@@ -15,9 +15,10 @@ use crate::daemons::signals::Signals;
 use crate::fpga::own_libraries;
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, CardSettings, DeviceSettings, Handover, Level, LoadedPolicy, Node, NodeConfig, PrivateDir,
-    Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_MOST_TENANTS, UnknownUsers,
-    UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory, upgrade_versions,
+    ApiServerCommand, CardSettings, DeviceSettings, GrantStep, Handover, KEYS, Level, LoadedPolicy, Node, NodeConfig,
+    PrivateDir, Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_GRANTS,
+    USUAL_MOST_TENANTS, UnknownUsers, UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory,
+    upgrade_versions,
 };
 use aviary_sandbox::Mode;
 use aviary_transport::RemoteAddress;
@@ -87,6 +88,10 @@ pub struct ServeCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
+    /// Keep the tenants that `aviary grant` makes in this folder [default: as the configuration file says, else
+    /// /var/lib/aviary/grants for a node of root on the usual socket, and none for others]
+    #[arg(long, value_name = "DIR")]
+    grants: Option<PathBuf>,
     /// Sandbox API servers: on, off, log (refuse nothing, log what would be refused), or auto (on if this machine and all
     /// APIs support it) [default: as the configuration file says, else auto]
     #[arg(long, value_name = "MODE")]
@@ -249,7 +254,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level, api_server_users, api_dirs, pass_environment, [sandbox] and [cgroup] take effect when the node is restarted";
+            let text = "listen, mode, spares, log_level, api_server_users, api_dirs, pass_environment, grants, [sandbox] and [cgroup] take effect when the node is restarted";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -282,6 +287,13 @@ pub fn test_move_kind() -> anyhow::Result<TestKind> {
         Ok("swap") => Ok(TestKind::Swap),
         Ok(text) => bail!("AVIARY_TEST_MOVE_KIND is {text:?}: expected `move`, `park` or `swap`"),
     }
+}
+
+/// `AVIARY_TEST_GRANT_STEP`, for tests: the step at which the node is ended when it makes or takes back a grant.
+fn test_grant_step() -> anyhow::Result<Option<GrantStep>> {
+    let Ok(text) = std::env::var("AVIARY_TEST_GRANT_STEP") else { return Ok(None) };
+    let step = GrantStep::ALL.into_iter().find(|step| format!("{step:?}") == text);
+    step.map(Some).ok_or_else(|| anyhow!("AVIARY_TEST_GRANT_STEP is {text:?}: expected one of {:?}", GrantStep::ALL))
 }
 
 /// The node's unix socket, and its addresses for other machines.
@@ -358,6 +370,14 @@ fn sandbox_settings(
     })
 }
 
+/// Where grants are kept; `None`: there are none. Several nodes of a machine have different folders, so only the usual one has
+/// a usual folder.
+fn grants_folder(told: Option<&Path>, file: &FileConfig, socket: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let usual = rustix::process::geteuid().is_root() && socket == default_socket();
+    let folder = told.or(file.grants.as_deref()).or(usual.then_some(Path::new(USUAL_GRANTS)));
+    folder.map(std::path::absolute).transpose().context("the folder of grants")
+}
+
 /// What the command line says of all devices; `None`: nothing.
 fn told_devices(scheduler: Option<Scheduler>, slice: Option<Duration>, apis: &[Api]) -> anyhow::Result<Option<Rules>> {
     if scheduler.is_none() && slice.is_none() {
@@ -378,11 +398,14 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
     let file = command.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
     let (socket, others) = sockets(std::mem::take(&mut command.listen), &file, directory)?;
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
+    config.grants = grants_folder(command.grants.as_deref(), &file, &config.socket)?;
+    config.test_end_at = test_grant_step()?;
     config.launch_slice = launch_slice()?;
     (config.test_move_every, config.test_move_kind) = (test_move_every()?, test_move_kind()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
-        let gateway = command.remote.gateway(&others, file.network_grace())?;
+        let keys = config.grants.as_ref().map(|folder| folder.join(KEYS));
+        let gateway = command.remote.gateway(&others, file.network_grace(), keys)?;
         config.remote = Some((others, gateway));
     }
     configure_processes(&mut config, &command, &file)?;
@@ -397,7 +420,7 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
         (config.spares, config.zygote) = (0, None);
     }
     let tls = command.remote.tls_folder().map(std::path::absolute).transpose().context("the folder of --tls-dir")?;
-    let hidden = sandbox::hidden(&config.socket, path.as_deref(), tls.as_deref());
+    let hidden = sandbox::hidden(&config.socket, [path.as_deref(), tls.as_deref(), config.grants.as_deref()]);
     if sandbox::is_wanted(command.sandbox, &file.sandbox) {
         let shown = file.sandbox.read.iter().chain(vendor::read_by(&file.vendors)).chain(&config.modules);
         sandbox::check_shown(&hidden, shown.cloned())?;

@@ -1,5 +1,7 @@
 //! `aviary tenant` and `aviary reload`: usage and limits of a running node's tenants.
 
+pub(crate) mod grant;
+
 use crate::config::amount::{LimitPlace, parse_limit, parse_limit_place};
 use crate::config::parse_cap;
 use crate::operate::terminal::{end_with_reader, say};

@@ -10,6 +10,7 @@ use crate::attach::identity::Identity;
 use crate::epoll::Token;
 use crate::error::NodeError;
 use crate::gateways::Admission;
+use crate::grants::entry::GrantEntry;
 use crate::node::{Core, CoreState, Goal};
 use crate::relocation::request::SessionMoves;
 use crate::servers::late::check_late;
@@ -18,7 +19,11 @@ use crate::sessions::permissions::Permissions;
 use crate::sessions::registry::{Party, Session};
 use crate::users::user_database::{Entrance, Unidentified};
 use aviary_control::{Foreign, refuse_card_client};
-use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status, tenant::is_reserved};
+use aviary_wire::{
+    WIRE_VERSION, Welcome,
+    attach::welcome_status,
+    tenant::{GRANT_KEY, is_reserved},
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
@@ -44,6 +49,8 @@ enum Door {
     Guests,
     /// Gateways and VM devices alone are served there.
     Helpers,
+    /// The socket of a grant, by the grant's place.
+    Grant(u64),
 }
 
 /// A guest that connects: the source of its identity, as which guest it is served, which session it resumes.
@@ -61,6 +68,7 @@ impl PendingAttach {
             // Names of several certificates may be one tenant's.
             Identity::Remote(name) => Party::Tenant(state.tenants().named(name).name),
             Identity::Vm(guest) => Party::Vm(guest.vm.clone()),
+            Identity::Grant(entry) => Party::Tenant(entry.name.clone()),
         }
     }
 }
@@ -106,6 +114,20 @@ impl Core {
         }
         match accept_with(&door.listener, SocketFlags::CLOEXEC) {
             Ok(socket) => self.queue_attach(&mut state, self.foreign_socket(socket), Door::Helpers),
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => {}
+            Err(errno) => self.pause_accepting(state, errno),
+        }
+    }
+
+    /// One connection at a grant's socket; more of them make the listener readable again.
+    pub(crate) fn accept_at_grant(&self, place: u64) {
+        let mut state = self.state();
+        let Some(listener) = state.grants.listener_at(place) else { return };
+        if state.attaching.listener.is_none() {
+            return;
+        }
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => self.queue_attach(&mut state, self.foreign_socket(socket), Door::Grant(place)),
             Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => {}
             Err(errno) => self.pause_accepting(state, errno),
         }
@@ -250,7 +272,7 @@ impl Core {
 
     fn queue_identified(&self, state: &mut CoreState, mut socket: Foreign, guest: Guest, door: Door) {
         let peer = guest.pid;
-        if let Some(tenant) = state.tenant_of_user(guest.uid) {
+        if let (Some(tenant), false) = (state.tenant_of_user(guest.uid), matches!(door, Door::Grant(_))) {
             socket.becomes(&self.aside, &tenant.name.into(), CONNECTION);
         }
         let Identified { identity, guest, resumes } = match self.identify(state, guest, &socket, door) {
@@ -339,7 +361,11 @@ impl Core {
 
     /// A tenant's connection for a session that one of its gateways has goes to that gateway, which asks for the ticket.
     fn resume(&self, state: &mut CoreState, pending: &PendingAttach, session: u128) {
-        let tenant = if let Identity::Remote(name) = &pending.identity { name.as_str() } else { "" };
+        let tenant = match &pending.identity {
+            Identity::Remote(name) => name.as_str(),
+            Identity::Grant(GrantEntry { key: Some(key), .. }) => key.as_str(),
+            _ => "",
+        };
         if !state.gateways.pass(tenant, session, pending.socket.as_fd()) {
             answer(&pending.socket, welcome_status::OVER, "the session has ended");
         }
@@ -375,6 +401,14 @@ impl Core {
         door: Door,
     ) -> Result<Identified, NodeError> {
         let of_range = self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid));
+        if let Door::Grant(place) = door {
+            return match state.grants.at(place) {
+                _ if of_range => Err(NodeError::ApiServerUser(guest.uid)),
+                _ if state.is_api_servers(&guest) => Err(NodeError::ApiServerProcess(guest.pid)),
+                Some(entry) => Ok(Identified { identity: Identity::Grant(entry), guest, resumes: None }),
+                None => Err(NodeError::NoGrant),
+            };
+        }
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket.as_fd()) {
             let process = guest.within(&in_vm.origin);
             return Ok(Identified { identity: Identity::Vm(in_vm), guest: process, resumes: None });
@@ -390,17 +424,31 @@ impl Core {
             Admission::Attach { tenant, guest } => (tenant, guest, None),
             Admission::Resume { tenant, session } => (tenant, guest, Some(session)),
         };
-        if is_reserved(&tenant) {
-            return Err(NodeError::ReservedName(tenant));
-        }
-        let remote = !tenant.is_empty();
+        let identity = remote_identity(state, tenant)?;
         if resumes.is_none() {
-            let memory = if remote { state.tenants().named(&tenant).remote_memory() } else { u64::MAX };
+            let memory = match &identity {
+                Identity::Remote(name) => state.tenants().named(name).remote_memory(),
+                Identity::Grant(entry) => state.tenants().called(&entry.name).remote_memory(),
+                _ => u64::MAX,
+            };
             state.gateways.tell_memory(guest.pid, memory);
         }
-        let identity = if remote { Identity::Remote(tenant) } else { Identity::Loopback };
         Ok(Identified { identity, guest: guest_as, resumes })
     }
+}
+
+/// `told`: what a gateway reports of the peer; empty: it shows nothing.
+fn remote_identity(state: &CoreState, told: String) -> Result<Identity, NodeError> {
+    if is_reserved(&told) {
+        return Err(NodeError::ReservedName(told));
+    }
+    if told.starts_with(GRANT_KEY) {
+        return state.grants.of_key(&told).map(Identity::Grant).ok_or(NodeError::NoGrant);
+    }
+    if state.grants.knows(&told) {
+        return Err(NodeError::OfGrant(told));
+    }
+    Ok(if told.is_empty() { Identity::Loopback } else { Identity::Remote(told) })
 }
 
 /// `None`: it waits, or was refused.

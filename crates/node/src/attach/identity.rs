@@ -1,5 +1,6 @@
 //! The proof that a guest shows of the tenant it belongs to.
 
+use crate::grants::entry::GrantEntry;
 use crate::vms::VmGuest;
 
 /// The source of a new session's identity, beside the kernel.
@@ -13,6 +14,8 @@ pub(crate) enum Identity {
     Remote(String),
     /// The socket at which a virtual machine attached.
     Vm(VmGuest),
+    /// The socket of a grant at which it has attached, or the key that the grant names: not its user.
+    Grant(GrantEntry),
 }
 
 impl Identity {
@@ -29,6 +32,7 @@ impl Identity {
             Self::Loopback => "who shows nothing (--plain-loopback)".into(),
             Self::Remote(name) => format!("who shows {:?}", name),
             Self::Vm(guest) => format!("VM {}", guest.vm.escape_debug()),
+            Self::Grant(entry) => format!("a guest of grant {}", entry.name.escape_debug()),
         }
     }
 }

@@ -133,7 +133,10 @@ impl Core {
 
     /// An operator ends sessions. Others of the same processes end with them.
     pub fn end_sessions(&self, request: &EndRequest) -> Result<EndReport, NodeError> {
-        let mut state = self.state();
+        self.end_sessions_in(&mut self.state(), request)
+    }
+
+    pub(crate) fn end_sessions_in(&self, state: &mut CoreState, request: &EndRequest) -> Result<EndReport, NodeError> {
         let mut at_cards: BTreeSet<u64> = BTreeSet::new();
         let (chosen, unknown): (BTreeSet<u64>, BTreeSet<u64>) = match request {
             EndRequest::Sessions(ids) => {
@@ -165,17 +168,17 @@ impl Core {
                 alone.push(report::server(server));
             }
         }
-        let mut ended = self.end_card_sessions(&state, &at_cards);
+        let mut ended = self.end_card_sessions(state, &at_cards);
         for (id, session) in &state.registry.sessions {
             if servers.contains(&session.server) {
                 let with = if chosen.contains(id) { "" } else { ", with another one of its process" };
                 self.tell_end(*id, session, format_args!(": by an operator (aviary end{with})"));
-                ended.push(report::session(&state, *id, session));
+                ended.push(report::session(state, *id, session));
             }
         }
         for server in servers {
-            self.end_by_operator(&mut state, server);
-            self.end_relocation_of(&mut state, server, "it was ended by an operator");
+            self.end_by_operator(state, server);
+            self.end_relocation_of(state, server, "it was ended by an operator");
         }
         Ok(EndReport { ended, servers: alone, unknown: unknown.into_iter().collect() })
     }
@@ -314,6 +317,7 @@ impl Core {
     }
 
     pub(crate) fn end_all(&self) {
+        self.end_grants();
         let mut state = self.state();
         // First of all no new guests.
         if let Some(listener) = state.attaching.listener.take() {

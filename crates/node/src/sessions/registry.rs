@@ -29,7 +29,7 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     User(u32),
-    /// Of other machines.
+    /// Of other machines, or of a grant.
     Tenant(String),
     Vm(String),
 }
@@ -93,7 +93,7 @@ impl Session {
     pub fn party(&self) -> Party {
         match &self.identity {
             Identity::User | Identity::Loopback => Party::User(self.guest.uid),
-            Identity::Remote(_) => Party::Tenant(self.tenant.clone()),
+            Identity::Remote(_) | Identity::Grant(_) => Party::Tenant(self.tenant.clone()),
             Identity::Vm(guest) => Party::Vm(guest.vm.clone()),
         }
     }

@@ -72,6 +72,7 @@ impl CoreState {
             Identity::User | Identity::Loopback => self.tenant_of_user(uid)?,
             Identity::Remote(name) => self.tenants().named(name),
             Identity::Vm(guest) => self.tenants().called(self.vms.tenant_of(&guest.vm)?),
+            Identity::Grant(entry) => self.grants.admits(entry).then(|| self.tenants().called(&entry.name))?,
         })
     }
 }
@@ -95,12 +96,18 @@ impl Core {
     pub(crate) fn tenant_for(&self, state: &CoreState, guest: &Guest, identity: &Identity) -> Result<String, String> {
         let seated = state.registry.server_of(guest).and_then(|id| state.registry.servers.get(&id)?.seat.as_ref());
         let tenant = match seated {
+            // A grant's guests are its own alone: a process is not served for it and for another one.
+            Some(seat) if self.is_of_another_grant(state, guest, identity, &seat.tenant) => {
+                return Err(format!("process {} is served as tenant {} already", guest.pid, seat.tenant));
+            }
             // A process stays with its tenant, also if the configuration has changed.
             Some(seat) => Some(state.tenants().called(&seat.tenant)),
             None => state.owner(identity, guest.uid),
         };
         let tenant = tenant.ok_or_else(|| match identity {
-            Identity::Vm(_) => format!("{} may no longer attach", identity.user_name(guest.uid)),
+            Identity::Vm(_) | Identity::Grant(_) => {
+                format!("{} may no longer attach", identity.user_name(guest.uid))
+            }
             _ => format!(
                 "user {} has neither a tenant ([tenants] users) nor an entry in the user database (unknown_users = \"refuse\")",
                 guest.uid
@@ -112,6 +119,11 @@ impl Core {
             }
             _ => Ok(tenant.name),
         }
+    }
+
+    fn is_of_another_grant(&self, state: &CoreState, guest: &Guest, identity: &Identity, seated: &str) -> bool {
+        let of_grant = matches!(identity, Identity::Grant(_)) || state.grants.knows(seated);
+        of_grant && state.owner(identity, guest.uid).is_none_or(|tenant| tenant.name != seated)
     }
 
     /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
@@ -271,6 +283,8 @@ impl Core {
         notes.extend(self.change_vms(&mut state, &vms));
         notes.extend(self.change_fpga_devices(&mut state, &fpga_devices));
         notes.extend(self.change_cards(&mut state, &cards));
+        let (tenants, of_grants) = state.with_grants(tenants);
+        notes.extend(of_grants);
         notes.extend(self.change_shares(&mut state, tenants, devices, None)?);
         for name in state.tenancy.names_of_accounts() {
             let tenant = state.tenants().called(&name);

@@ -102,7 +102,7 @@ impl CoreState {
         idle
     }
 
-    fn forget(&mut self, tenant: &str) {
+    pub(crate) fn forget(&mut self, tenant: &str) {
         self.tenancy.accounts.tenants.remove(tenant);
         self.tenancy.card_accounts.tenants.remove(tenant);
         if let Some(users) = &mut self.server_users {

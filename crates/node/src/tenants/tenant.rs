@@ -245,6 +245,11 @@ impl Tenants {
         self.whole(found.unwrap_or(&Tenant::new(name)))
     }
 
+    /// A tenant that has no entry, with what it would have from the node.
+    pub(crate) fn with_own(&self, tenant: Tenant) -> Tenant {
+        self.whole(&tenant)
+    }
+
     /// With what it has from the node.
     fn whole(&self, tenant: &Tenant) -> Tenant {
         let mut whole = tenant.clone();

@@ -88,6 +88,7 @@ mod tests {
                 devices: Vec::new(),
                 last_device: 0,
             },
+            grants: BTreeMap::new(),
             by_guest: Vec::new(),
             last_server: 4,
             last_session: 5,

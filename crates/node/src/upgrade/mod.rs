@@ -106,9 +106,12 @@ impl Core {
     fn hear_connections(&self, heard: bool) {
         let state = self.state();
         let Some(listener) = &state.attaching.listener else { return };
-        self.epoll.remove(listener.socket.as_fd());
-        if heard && let Err(error) = self.epoll.add(listener.socket.as_fd(), Token::Listener) {
-            self.log.error(format_args!("the node hears no more connections ({error}): restart it"));
+        let of_grants = state.grants.listeners().map(|(_, place, socket)| (socket.as_fd(), Token::Grant(place)));
+        for (socket, token) in of_grants.chain([(listener.socket.as_fd(), Token::Listener)]) {
+            self.epoll.remove(socket);
+            if heard && let Err(error) = self.epoll.add(socket, token) {
+                self.log.error(format_args!("the node hears no more connections ({error}): restart it"));
+            }
         }
     }
 

@@ -60,6 +60,9 @@ impl Core {
         }
         for session in &image.sessions {
             let (mut restored, devices) = self::session(session, inherited)?;
+            if session.of_grant {
+                restored.identity = Identity::Grant(state.grants.again(&session.tenant));
+            }
             if state.relocations.has_parked(restored.server, session.number) {
                 if let Some(pages) = &mut restored.pages {
                     pages.devices = devices;

@@ -66,6 +66,9 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     if state.swapping.host_bytes() > 0 {
         return busy("host memory that sessions have kept for swaps is given back");
     }
+    if state.grants.are_leaving() {
+        return busy("a grant is being revoked");
+    }
     if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }
@@ -78,7 +81,7 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
                 return Some(Obstacle { why: "it has sessions of other machines".into(), passes: false });
             }
             (_, SessionState::Offered { .. }) => return busy("a session is still attaching"),
-            (Identity::User | Identity::Loopback, SessionState::Running) => {}
+            (Identity::User | Identity::Loopback | Identity::Grant(_), SessionState::Running) => {}
         }
     }
     None
@@ -118,11 +121,16 @@ pub fn save(
         sessions,
         parks,
         cards,
+        grants: grants(state, bequest)?,
         by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
         last_server: registry.last_server,
         last_session: registry.last_session,
         last_move: state.relocations.last,
     })
+}
+
+fn grants(state: &CoreState, bequest: &mut Bequest) -> io::Result<BTreeMap<String, RawFd>> {
+    state.grants.listeners().map(|(name, _, socket)| Ok((name.to_owned(), bequest.add(socket)?))).collect()
 }
 
 pub(super) fn accounts(accounts: &Accounts, bequest: &mut Bequest) -> io::Result<BTreeMap<String, AccountsImage>> {
@@ -226,6 +234,7 @@ fn session(number: u64, session: &Session, bequest: &mut Bequest) -> io::Result<
         server: session.server,
         guest: session.guest,
         of_user: matches!(session.identity, Identity::User),
+        of_grant: matches!(session.identity, Identity::Grant(_)),
         tenant: session.tenant.clone(),
         threads: session.permissions.threads,
         apis: session.permissions.apis.clone(),

@@ -113,6 +113,11 @@ impl Vms {
         settings.map(|settings| settings.tenant.as_str())
     }
 
+    /// True if processes of a VM are this tenant's.
+    pub fn has_tenant(&self, tenant: &str) -> bool {
+        self.list.values().any(|vm| vm.settings.tenant == tenant)
+    }
+
     pub fn next_listen(&self) -> Option<Instant> {
         self.list.values().filter_map(|vm| vm.listen_at).min()
     }

@@ -11,6 +11,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
+use crate::keys::fingerprint::fingerprint_of;
 use crate::keys::folder::{
     IdentityError, IndexError, append_private, node_folder, read, revoked_fingerprints, write_private,
 };
@@ -76,6 +77,22 @@ pub fn write_identities(
         append_private(&node.join("tokens"), &format!("{tenant} {token}\n"))?;
     }
     Ok(written)
+}
+
+/// Makes a key and its certificate, which nobody has signed, in a folder for `aviary run --tls-dir`. Answers the SHA-256 of the
+/// certificate: a grant can name it. The key stays where it is.
+pub fn write_key(folder: &Path) -> Result<String, IdentityError> {
+    if folder.join("tenant.pem").exists() || folder.join("tenant.key").exists() {
+        return Err(IdentityError::Exists(folder.into()));
+    }
+    make_folder(folder)?;
+    let key = KeyPair::generate()?;
+    let mut params = certificate_parameters(&[], "Aviary guest", CA_DAYS)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.self_signed(&key)?;
+    write_private(&folder.join("tenant.key"), &key.serialize_pem())?;
+    write_private(&folder.join("tenant.pem"), &certificate.pem())?;
+    Ok(fingerprint_of(certificate.der()).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Checks a name that may be revoked: older identities may have names that are reserved now.

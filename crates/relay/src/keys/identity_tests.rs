@@ -20,7 +20,7 @@ impl Folder {
 
     /// The tenant that the bearer of the present certificate is.
     fn identify(&self, file: &Path, token: &[u8]) -> Identity {
-        let security = NodeSecurity::load(&self.0.join("node")).unwrap();
+        let security = NodeSecurity::load(&self.0.join("node"), None).unwrap();
         security.identify(Some(security.named_by(&certificates(file).unwrap()[0])), token)
     }
 
@@ -89,7 +89,7 @@ fn a_certificate_decides_whatever_token_comes_with_it() {
     let token = |name: &str| read(&folder.0.join(format!("tenant-{name}/token"))).unwrap().trim().as_bytes().to_vec();
     let (alice, bob) = (folder.certificate("alice"), token("bob"));
     assert_eq!(folder.identify(&alice, &bob), tenant("alice"));
-    let security = NodeSecurity::load(&folder.0.join("node")).unwrap();
+    let security = NodeSecurity::load(&folder.0.join("node"), None).unwrap();
     assert_eq!(security.identify(None, &bob), tenant("bob"));
     assert_eq!(security.identify(None, b""), Identity::Unknown);
     assert_eq!(security.identify(Some(Identity::Unknown), &bob), Identity::Unknown);

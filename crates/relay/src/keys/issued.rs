@@ -9,10 +9,11 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::keys::fingerprint::fingerprint_of;
 use crate::keys::folder::{
     IdentityError, IndexError, append_private, node_folder, revoked_fingerprints, token_holders,
 };
-use crate::keys::security::{certificates, fingerprint_of, tenant_of};
+use crate::keys::security::{certificates, tenant_of};
 
 /// The index's file name, in the folder that `aviary tls init` writes.
 const INDEX: &str = "issued";

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aviary_transport::RemoteAddress;
+use aviary_wire::tenant::GRANT_KEY;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -18,6 +19,9 @@ use rustls::{
 };
 use subtle::ConstantTimeEq;
 use thiserror::Error;
+
+use crate::keys::fingerprint::{fingerprint, fingerprint_of};
+use crate::keys::granted::GrantKeys;
 
 /// A tenant's certificate carries its name as a host of this domain, which no node has.
 pub(crate) const TENANT_DOMAIN: &str = ".tenant.aviary";
@@ -33,6 +37,8 @@ pub enum SecurityError {
     Pin(String),
     /// {0}:{1}: expected the SHA-256 of a certificate, 64 hexadecimal digits; `aviary tls revoke` writes it
     Revoked(PathBuf, usize),
+    /// {0}:{1}: expected the SHA-256 of a certificate, 64 hexadecimal digits; the node writes this file
+    Key(PathBuf, usize),
     /// the node cannot be authenticated: give --tls-dir with its ca.pem, or --tls-pin
     NoNode,
 }
@@ -72,6 +78,8 @@ pub struct NodeSecurity {
     tokens: Vec<(String, String)>,
     /// Fingerprints (SHA-256) of revoked certificates.
     revoked: Vec<[u8; 32]>,
+    /// Certificates that grants name.
+    granted: GrantKeys,
 }
 
 /// The identity of a guest, or the reason why it has none.
@@ -85,17 +93,22 @@ pub(crate) enum Identity {
 impl NodeSecurity {
     /// Without TLS: no protection at all.
     pub fn plain() -> Self {
-        NodeSecurity { tls: None, tokens: Vec::new(), revoked: Vec::new() }
+        NodeSecurity { tls: None, tokens: Vec::new(), revoked: Vec::new(), granted: GrantKeys::default() }
     }
 
     /// Reads a folder with `node.pem`, `node.key` and `ca.pem`; optional: `tokens` (per line: tenant and token) and `revoked`
-    /// (per line: a certificate's fingerprint and its tenant).
-    pub fn load(folder: &Path) -> Result<Self, SecurityError> {
+    /// (per line: a certificate's fingerprint and its tenant). `granted`: the file with the certificates that grants name.
+    pub fn load(folder: &Path, granted: Option<&Path>) -> Result<Self, SecurityError> {
         let path = folder.join("tokens");
         let list = if path.exists() { text(&path)? } else { String::new() };
         let pair = |line: &str| line.split_once(' ').map(|(name, token)| (name.to_owned(), token.trim().to_owned()));
-        let tokens: Vec<_> = list.lines().filter_map(pair).filter(|(_, token)| !token.is_empty()).collect();
+        let tokens: Vec<_> = list
+            .lines()
+            .filter_map(pair)
+            .filter(|(name, token)| !token.is_empty() && !name.starts_with(GRANT_KEY))
+            .collect();
         let revoked = revoked(&folder.join(REVOKED))?;
+        let granted = granted_keys(granted)?;
         let chain = folder.join("node.pem");
         let unusable = |error| SecurityError::Unusable(chain.clone(), error);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots(&folder.join("ca.pem"))?.into(), provider());
@@ -104,12 +117,12 @@ impl NodeSecurity {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(unusable)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(granted.verifier(verifier))
             .with_single_cert(certificates(&chain)?, key(&folder.join("node.key"))?)
             .map_err(unusable)?;
         // Each connection has its own process, so no TLS session could be resumed.
         config.send_tls13_tickets = 0;
-        Ok(NodeSecurity { tls: Some(config.into()), tokens, revoked })
+        Ok(NodeSecurity { tls: Some(config.into()), tokens, revoked, granted })
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -133,7 +146,8 @@ impl NodeSecurity {
         if self.revoked.contains(&fingerprint_of(certificate)) {
             return Identity::Revoked;
         }
-        tenant_of(certificate).map_or(Identity::Unknown, Identity::Tenant)
+        let named = self.granted.shown_by(certificate).or_else(|| tenant_of(certificate));
+        named.map_or(Identity::Unknown, Identity::Tenant)
     }
 
     /// The identity of a peer. If it showed a certificate, its token is ignored: a stolen token neither turns the holder of a
@@ -173,7 +187,10 @@ impl ClientSecurity {
             .map_err(|e| SecurityError::Unusable("TLS 1.3".into(), e))?;
         let builder = match (pin, folder) {
             (Some(pin), _) => {
-                let verifier = Pinned { fingerprint: fingerprint(pin)?, provider: provider() };
+                let verifier = Pinned {
+                    fingerprint: fingerprint(pin).ok_or_else(|| SecurityError::Pin(pin.to_owned()))?,
+                    provider: provider(),
+                };
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
             (None, Some(folder)) => builder.with_root_certificates(roots(&folder.join("ca.pem"))?),
@@ -232,37 +249,21 @@ fn revoked(path: &Path) -> Result<Vec<[u8; 32]>, SecurityError> {
     let lines = list.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let entry = |(number, line): (usize, &str)| {
         let first = line.split_whitespace().next().unwrap_or_default();
-        fingerprint(first).map_err(|_| SecurityError::Revoked(path.into(), number + 1))
+        fingerprint(first).ok_or_else(|| SecurityError::Revoked(path.into(), number + 1))
     };
     lines.map(entry).collect()
+}
+
+/// A file that is not there has none.
+fn granted_keys(path: Option<&Path>) -> Result<GrantKeys, SecurityError> {
+    let Some(path) = path.filter(|path| path.exists()) else { return Ok(GrantKeys::default()) };
+    GrantKeys::parse(&text(path)?).map_err(|line| SecurityError::Key(path.into(), line))
 }
 
 /// The tenant in a certificate; `None`: it is not a tenant's.
 pub(crate) fn tenant_of(certificate: &CertificateDer<'_>) -> Option<String> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN)).map(str::to_owned)
-}
-
-/// The SHA-256 of a certificate.
-pub(crate) fn fingerprint_of(certificate: &CertificateDer<'_>) -> [u8; 32] {
-    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
-    let mut bytes = [0; 32];
-    bytes.copy_from_slice(digest.as_ref());
-    bytes
-}
-
-fn fingerprint(text: &str) -> Result<[u8; 32], SecurityError> {
-    let wrong = || SecurityError::Pin(text.to_owned());
-    let digits: Vec<u8> = text.trim_start_matches("sha256:").bytes().filter(|b| *b != b':').collect();
-    let mut bytes = [0; 32];
-    if digits.len() != 64 {
-        return Err(wrong());
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-    }
-    Ok(bytes)
 }
 
 /// Accepts exactly one certificate, whatever CA signed it.

@@ -53,7 +53,7 @@ impl Session {
     fn new() -> Self {
         let folder = Folder::new();
         let (node, report) = UnixStream::pair().unwrap();
-        let security = NodeSecurity::load(&folder.0.join("node")).unwrap();
+        let security = NodeSecurity::load(&folder.0.join("node"), None).unwrap();
         let ticket = Ticket::random().unwrap();
         let resumption = Resumption { session: SESSION, ticket, grace: GRACE };
         let mut way = HandOvers::new(report.into(), security, "alice".to_owned(), resumption, LONG);

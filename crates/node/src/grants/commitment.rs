@@ -1,0 +1,139 @@
+//! Whether grants together give away more of a device than there is: of its time, the sum of their shares, and of its memory, where
+//! the configuration says how much that is.
+//!
+//! Devices are known by names that may end with `*`. Of two such patterns that fit one device the longer one fits nothing but what
+//! the shorter one fits, so that the most that is given away of any device is what all patterns give away that cover the longest
+//! one: sums are exact although no device has been seen yet.
+
+use super::request::WHOLE_SHARE;
+use crate::scheduling::rules::Rules;
+use crate::tenants::tenant::Tenant;
+use aviary_gate::{fits, limit_on};
+use std::collections::BTreeSet;
+
+const MEMORY: &str = "device_memory";
+/// Of all devices.
+const ANY: &str = "*";
+
+/// What a grant may have, for sums.
+#[derive(Debug, Clone)]
+pub(super) struct Claim {
+    /// With what it has from the node.
+    pub tenant: Tenant,
+    /// Per cent of the time of each device; 0: nothing is guaranteed.
+    pub share: u32,
+}
+
+/// A device of which too much would be given away.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Excess {
+    pub device: String,
+    pub what: &'static str,
+    pub sum: u64,
+    pub most: u64,
+}
+
+impl Claim {
+    fn may_use(&self, device: &str) -> bool {
+        self.tenant.only_devices.as_ref().is_none_or(|names| names.iter().any(|name| fits(name, device)))
+    }
+
+    /// Bytes; one without a limit may take all that there is.
+    fn memory_on(&self, device: &str, whole: u64) -> u64 {
+        let on_device = limit_on(&self.tenant.device_limits, MEMORY, device);
+        let of_all = self.tenant.limits.get(MEMORY).copied();
+        on_device.into_iter().chain(of_all).min().unwrap_or(whole).min(whole)
+    }
+}
+
+/// The first device of which `claims` have more than there is, and the claim that is `new` a part of it.
+pub(super) fn excess(claims: &[Claim], new: &Claim, rules: &Rules) -> Option<Excess> {
+    let of_claims = claims.iter().chain([new]).flat_map(|claim| {
+        let limits = claim.tenant.device_limits.iter().map(|limit| limit.device.as_str());
+        claim.tenant.only_devices.iter().flatten().map(String::as_str).chain(limits)
+    });
+    let of_rules = rules.0.iter().map(|(name, _)| name.as_str());
+    let devices: BTreeSet<&str> = of_claims.chain(of_rules).chain([ANY]).collect();
+    devices.into_iter().filter(|device| new.may_use(device)).find_map(|device| on_device(claims, new, rules, device))
+}
+
+fn on_device(claims: &[Claim], new: &Claim, rules: &Rules, device: &str) -> Option<Excess> {
+    let users = || claims.iter().filter(|claim| claim.may_use(device)).chain([new]);
+    let found = |what, sum, most| Some(Excess { device: device.to_owned(), what, sum, most });
+    let shares: u64 = users().map(|claim| u64::from(claim.share)).sum();
+    if new.share > 0 && shares > u64::from(WHOLE_SHARE) {
+        return found("shares (per cent)", shares, u64::from(WHOLE_SHARE));
+    }
+    let settings = rules.of(device)?;
+    let memory = settings.memory?;
+    // Where the node swaps, sessions may have more than the device.
+    let most = u64::try_from(u128::from(memory) * u128::from(settings.oversubscribe) / 1000).unwrap_or(u64::MAX);
+    let sum = users().map(|claim| claim.memory_on(device, memory)).fold(0, u64::saturating_add);
+    if sum > most { found("memory (bytes)", sum, most) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduling::DeviceSettings;
+    use aviary_gate::DeviceLimit;
+
+    fn claim(share: u32, devices: &[&str], memory: &[(&str, u64)]) -> Claim {
+        let mut tenant = Tenant::new("a");
+        tenant.only_devices =
+            Some(devices.iter().map(|name| (*name).to_owned()).collect()).filter(|names: &Vec<_>| !names.is_empty());
+        for (device, limit) in memory {
+            match *device {
+                "" => drop(tenant.limits.insert(MEMORY.into(), *limit)),
+                device => {
+                    tenant.limit_on(DeviceLimit { device: device.into(), resource: MEMORY.into(), limit: *limit })
+                }
+            }
+        }
+        Claim { tenant, share }
+    }
+
+    fn rules(memory: &[(&str, u64)]) -> Rules {
+        let rule = |(name, bytes): &(&str, u64)| {
+            ((*name).to_owned(), DeviceSettings { memory: Some(*bytes), ..DeviceSettings::default() })
+        };
+        Rules(memory.iter().map(rule).collect())
+    }
+
+    fn found(claims: &[Claim], new: &Claim, rules: &Rules) -> Option<(String, u64)> {
+        excess(claims, new, rules).map(|excess| (excess.device, excess.sum))
+    }
+
+    #[test]
+    fn shares_count_on_the_devices_that_a_grant_may_use() {
+        let none = Rules::default();
+        let both = [claim(60, &["A 1"], &[]), claim(30, &["B*"], &[])];
+        assert_eq!(found(&both, &claim(40, &[], &[]), &none), None);
+        assert_eq!(found(&both, &claim(41, &[], &[]), &none), Some(("A 1".into(), 101)));
+        assert_eq!(found(&both, &claim(41, &["A 2"], &[]), &none), None);
+        assert_eq!(found(&both, &claim(41, &["A*"], &[]), &none), Some(("A 1".into(), 101)));
+        assert_eq!(found(&both, &claim(71, &["B 7"], &[]), &none), Some(("B 7".into(), 101)));
+        assert_eq!(found(&[claim(100, &[], &[])], &claim(1, &[], &[]), &none), Some(("*".into(), 101)));
+        // What has no share is promised nothing.
+        assert_eq!(found(&[claim(100, &[], &[])], &claim(0, &[], &[]), &none), None);
+        let over = [claim(100, &[], &[]), claim(50, &[], &[])];
+        assert_eq!(found(&over, &claim(0, &[], &[]), &none), None, "it is not the new one's doing");
+    }
+
+    #[test]
+    fn memory_counts_where_the_configuration_says_how_much_there_is() {
+        let rules = rules(&[("A*", 100)]);
+        let own = |bytes| claim(0, &[], &[("A*", bytes)]);
+        assert_eq!(found(&[own(60)], &own(40), &rules), None);
+        assert_eq!(found(&[own(60)], &own(41), &rules), Some(("A*".into(), 101)));
+        assert_eq!(found(&[own(60)], &claim(0, &["B"], &[]), &rules), None);
+        assert_eq!(found(&[own(60)], &claim(0, &["A 1"], &[]), &rules), Some(("A 1".into(), 160)), "it has no limit");
+        assert_eq!(found(&[own(60)], &claim(0, &[], &[("", 40)]), &rules), None, "a limit for all devices");
+        assert_eq!(found(&[own(60)], &claim(0, &[], &[("A 1", 41), ("A*", 40)]), &rules), Some(("A 1".into(), 101)));
+        assert_eq!(found(&[own(60)], &claim(0, &[], &[("", 41), ("A*", 40)]), &rules), None, "the lesser one counts");
+        let mut twice = rules.clone();
+        twice.0[0].1.oversubscribe = 2000;
+        assert_eq!(found(&[own(100)], &own(100), &twice), None);
+        assert_eq!(found(&[own(100), own(1)], &own(100), &twice), Some(("A*".into(), 201)));
+    }
+}
