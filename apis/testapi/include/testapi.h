@@ -153,6 +153,8 @@ uint32_t ta_count_words(const char *const *words);
 ta_status ta_device_query(ta_device device, uint32_t what, size_t bytes, void *value, size_t *bytes_needed);
 /* How often ta_device_units ran in the library. */
 uint64_t ta_device_units_runs(void);
+/* Of the buffer's device. */
+ta_status ta_buffer_units(ta_buffer buffer, uint32_t *units);
 ta_status ta_device_units(ta_device device, uint32_t *units);
 
 #define TA_PROPERTY_PARENT 0x101 /* ta_device */
@@ -543,6 +545,10 @@ ta_report ta_reports_alive(uint32_t *count);
 ta_report ta_ledger_create(uint64_t bound, ta_ledger *ledger);
 ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left);
 ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum);
+/* The same without waiting. */
+ta_report ta_ledger_put(uint64_t value, ta_ledger ledger);
+/* Where that does not wait: how many have failed, and the sum of their values. */
+ta_report ta_ledger_missed(uint32_t *count, uint64_t *values);
 ta_report ta_ledger_end(ta_ledger ledger);
 ta_report_object *ta_ledger_reserve(uint64_t bytes);
 ta_report ta_ledger_release(uint64_t bytes);

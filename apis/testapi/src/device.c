@@ -126,6 +126,12 @@ ta_status ta_device_units(ta_device device, uint32_t *units) {
     return TA_OK;
 }
 
+ta_status ta_buffer_units(ta_buffer buffer, uint32_t *units) {
+    ta_device device = NULL;
+    ta_status status = ta_buffer_device(buffer, &device);
+    return status == TA_OK ? ta_device_units(device, units) : status;
+}
+
 uint64_t ta_device_units_runs(void) {
     return atomic_load(&library_units_runs);
 }

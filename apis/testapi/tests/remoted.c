@@ -52,6 +52,25 @@ static void untold(ta_device device) {
     CHECK(strcmp(room, "zero") == 0);
 }
 
+/* What is asked of one buffer holds for others of its device, until the device ends. */
+static void like(ta_device device) {
+    ta_device other;
+    ta_buffer buffers[3];
+    uint32_t units[3] = {0};
+    CHECK_EQ(ta_device_open("zero", &other), TA_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(ta_buffer_create(i < 2 ? device : other, 8, &buffers[i]), TA_OK);
+    uint64_t runs = ta_device_units_runs();
+    for (int i = 0; i < 9; i++)
+        CHECK_EQ(ta_buffer_units(buffers[i % 3], &units[i % 3]), TA_OK);
+    CHECK_EQ(units[0] == 1 && units[1] == 1 && units[2] == 1, 1);
+    CHECK_EQ(ta_device_units_runs() - runs, 2);
+    CHECK_EQ(ta_buffer_units(NULL, &units[0]), TA_INVALID_BUFFER);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(ta_buffer_destroy(buffers[i]), TA_OK);
+    CHECK_EQ(ta_device_close(other), TA_OK);
+}
+
 int main(int argc, char **argv) {
     int sync = argc > 1 && strcmp(argv[1], "sync") == 0;
     ta_device device = NULL;
@@ -78,6 +97,7 @@ int main(int argc, char **argv) {
     CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
     CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
 
+    like(device);
     untold(device);
 
     /* A handle that was valid a moment ago, in an asynchronous call. */

@@ -94,6 +94,29 @@ static void guest_reports(void) {
     CHECK_EQ(alive(), 0);
 }
 
+/* Success at once. What becomes of a failure, of the library's or a refusal, the specification has said. */
+static void late_reports(void) {
+    ta_ledger ledger = NULL;
+    uint32_t count = 9;
+    uint64_t sum = 0, values = 9;
+    const char *sync = getenv("AVIARY_SYNC");
+    int32_t now = sync && strcmp(sync, "1") == 0 ? TA_REFUSED : TA_OK;
+    CHECK(ta_ledger_create(10, &ledger) == NULL);
+    CHECK(ta_ledger_put(4, ledger) == NULL);
+    CHECK(ta_ledger_sum(ledger, &sum) == NULL && sum == 4);
+    CHECK_EQ(taken(ta_ledger_put(7, ledger)), now);
+    CHECK_EQ(taken(ta_ledger_put(100, (ta_ledger)12345)), now);
+    CHECK(ta_ledger_sum(ledger, &sum) == NULL && sum == 4);
+    CHECK(ta_ledger_missed(&count, &values) == NULL);
+    CHECK_EQ(count, 2);
+    CHECK_EQ(values, 107);
+    CHECK_EQ(alive(), 0);
+    CHECK(ta_ledger_end(ledger) == NULL);
+    ta_report report = ta_ledger_end(ledger);
+    CHECK(strcmp(ta_report_text(report), "this is no ledger") == 0);
+    ta_report_free(report);
+}
+
 static int hold(void) {
     ta_ledger ledger = NULL;
     uint64_t left = 0, sum = 7;
@@ -122,6 +145,8 @@ int main(int argc, char **argv) {
         return hold();
     if (argc > 1)
         guest_reports();
+    if (argc > 1)
+        late_reports();
     library_reports();
     later_reports();
     return check_done();

@@ -156,7 +156,9 @@ fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnost
     let used =
         !matches!(function.signature.result.kind, TypeKind::Void | TypeKind::Int { .. } | TypeKind::Float { .. });
     let known = matches!(&function.result, Rule::Plan(plan) if created_handle(plan).is_some());
-    if used && !known && function.success.is_none() {
+    // An object that reports: there is none.
+    let reports = matches!(function.error, ErrorPlace::Status(_));
+    if used && !known && !reports && function.success.is_none() {
         diagnostics.push(
             Diagnostic::error(condition.span, format!("what does `{}` return when it is asynchronous?", function.name))
                 .label("the call returns before the answer is known")

@@ -67,7 +67,10 @@ impl<'a> Lowering<'a> {
         let mut result = self.rule(&self.function.result, ValueLocation::Result, 0);
         if self.function.asynchronous.is_some() {
             arguments.iter_mut().for_each(|argument| mint_outputs(self.model, argument));
-            mint(self.model, &mut result);
+            // An object that reports is the library's: there is none yet.
+            if !matches!(self.function.error, ErrorPlace::Status(_)) {
+                mint(self.model, &mut result);
+            }
         }
         let Function { records, same, .. } = self.function;
         let blocks = blocker(self.model, self.function).is_some();

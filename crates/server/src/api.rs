@@ -42,6 +42,8 @@ pub struct FunctionInfo {
     pub replayable: bool,
     /// Its calls only wait: one that has not come back may be made again in another process.
     pub waits: bool,
+    /// Its handler tells of calls that fail after they have returned, also of those that the tenant may not make.
+    pub late: bool,
     /// Why a session that has called it cannot be moved.
     pub blocker: Option<&'static str>,
 }

@@ -37,7 +37,7 @@ pub use callbacks::outgoing::{Answer, Outgoing};
 pub use connection::ffi::guarded;
 pub use connection::{exports, ffi, module};
 pub use lane::devices::{Drain, DrainRequest};
-pub use lane::dispatch::{HandlerFunction, handler};
+pub use lane::dispatch::{HandlerFunction, caught, handler};
 pub use process::confine::filter_system_calls;
 pub use session::residency::ResidencyDevices;
 pub use session::vendor::{place as vendor_place, try_loading, variable as vendor_variable};

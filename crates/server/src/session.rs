@@ -1,8 +1,8 @@
 //! State that all lanes of one connection share.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use aviary_gate::Charges;
 
@@ -63,6 +63,8 @@ pub struct CallOrder {
     pub deferred_ends: DeferredEnds,
     /// Asynchronous calls that wait for the application.
     yielded: AtomicUsize,
+    /// The specification's own function that ends waits of its own when the guest has gone.
+    pub gone: OnceLock<unsafe extern "C" fn()>,
 }
 
 impl CallOrder {

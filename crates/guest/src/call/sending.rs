@@ -50,12 +50,34 @@ impl Call {
     /// request, which is used instead.
     pub fn send_cached(mut self) -> Result<Reply, Lost> {
         self.make_key();
+        self.send_keyed()
+    }
+
+    fn send_keyed(mut self) -> Result<Reply, Lost> {
         let connection = self.lane.connection;
         if let Some(answer) = connection.objects.cache.get(&self.frame().key) {
             let (lane, frame) = self.into_parts();
             return Ok(Reply::cached(lane, frame, &answer));
         }
         self.send()
+    }
+
+    /// The same, where the number and this handle stand for all arguments: the answer is forgotten with the handle.
+    /// Where there is no such handle the arguments count.
+    pub fn send_cached_as(mut self, number: u64, ty: u32, value: u64) -> Result<Reply, Lost> {
+        let handles = &self.lane.connection.handles;
+        if value == 0 || !handles.is_handle_of(ty, value) {
+            return self.send_cached();
+        }
+        let word = handles.word_of(ty, value);
+        let function = self.function;
+        let frame = self.frame();
+        frame.key.clear();
+        frame.key.extend_from_slice(&function.to_le_bytes());
+        frame.key.extend([number, word].iter().flat_map(|word| word.to_le_bytes()));
+        frame.handles.clear();
+        frame.handles.push(word);
+        self.send_keyed()
     }
 
     /// Makes the cache key: function and fields of the request. The content of an output is among them where the library

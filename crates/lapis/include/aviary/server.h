@@ -29,6 +29,10 @@ int aviary_owes_error(void);
  * callback may itself wait for the call that asks. For calls that block natively, too, and return after the callbacks there. */
 void aviary_settle_callbacks(uint64_t at_most_ns);
 
+/* In a call: the function is called once when the guest has gone. A function of the specification that waits for something other than the
+ * vendor's library returns then: its thread would keep the process. The first one that is named counts. */
+void aviary_when_guest_is_gone(void (*end_waits)(void));
+
 /* A question to a `drain` (see `occupies`): whether the device has done what this process had given it. */
 struct aviary_drain {
     uint64_t device;

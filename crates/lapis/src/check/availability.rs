@@ -51,6 +51,10 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     }
     checker.optional(&function.asynchronous, moment(Side::Guest, false, "the condition of `async`"));
     checker.optional(&function.cache_if, moment(Side::Guest, false, "the condition of `cache`"));
+    for value in function.cache_key.iter().flat_map(|(number, handle)| [number, handle]) {
+        checker.expr(value, moment(Side::Guest, false, "`cache`"));
+    }
+    checker.optional(&function.late, moment(Side::Server, true, "`late`"));
     for answer in &function.local_if {
         let place = moment(Side::Guest, false, LOCAL_ANSWER);
         checker.optional(&answer.condition, place);

@@ -109,11 +109,14 @@ impl CodeChecker<'_> {
 
     fn asynchronous(&mut self, function: &Function, status: usize) {
         let Some(condition) = &function.asynchronous else { return };
+        if function.late.is_some() && matches!(function.error, ErrorPlace::Status(_)) {
+            return;
+        }
         let name = &self.model.handle_types[self.model.statuses[status].handle].name;
         self.diagnostics.push(
             Diagnostic::error(condition.span, format!("`{}` is asynchronous but reports by a `{name}`", function.name))
                 .label("what the object tells is not known yet")
-                .help("make the call synchronous"),
+                .help("make the call synchronous, or say with `late(e)` where the failure is reported"),
         );
     }
 

@@ -199,9 +199,10 @@ impl Stub<'_> {
         };
         if let Some(unpacked) = &self.function.unpacked {
             let zeros = unpack::no_arguments(&self.function.signature);
+            let none = self.function.failure.is_some().then(|| unpack::named_zeros(&self.function.signature));
             let refused = self.code(Code::Failure);
             let (before, after) =
-                unpack::take_apart(self.function, unpacked, quote!(unsafe { #fail_name(#refused, #zeros) }));
+                unpack::take_apart(self.function, unpacked, quote!(unsafe { #none #fail_name(#refused, #zeros) }));
             return quote! {
                 #fail
                 unsafe fn #inner(#parameters) -> #result { #body }
@@ -471,12 +472,13 @@ impl Stub<'_> {
         let success = self.success();
         let (written, effects) = (self.write_minted(), self.effects());
         let own = match self.function.error {
-            ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
             _ => self.fail(quote!(value as i128)),
         };
         let send = quote! {
             match call.send_async() {
                 Ok(None) => {}
+                #[allow(unused_variables)]
                 Ok(Some(value)) => return #own,
                 Err(_) => return #lost,
             }
@@ -507,11 +509,19 @@ impl Stub<'_> {
             }
             _ => self.fail(quote!(invalid_handle(ty))),
         };
+        let cached = match &self.function.cache_key {
+            None => quote!(call.send_cached()),
+            Some((number, handle)) => {
+                let ty = handle.ty.handle.unwrap_or(0) as u32;
+                let (number, handle) = (self.cx().exact(number), self.cx().exact(handle));
+                quote!(call.send_cached_as((#number) as u64, #ty, (#handle) as u64))
+            }
+        };
         let send = match (self.function.cache, &self.function.cache_if) {
-            (true, _) => quote!(call.send_cached()),
+            (true, _) => cached,
             (false, Some(e)) => {
-                let cached = self.cx().condition(e);
-                quote!((if #cached { call.send_cached() } else { call.send() }))
+                let condition = self.cx().condition(e);
+                quote!((if #condition { #cached } else { call.send() }))
             }
             (false, None) => quote!(call.send()),
         };

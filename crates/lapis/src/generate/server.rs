@@ -1,6 +1,7 @@
 //! The API server module: one handler per function of the API.
 
 mod effects;
+mod late;
 mod memory;
 mod reply;
 mod request;
@@ -128,8 +129,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let Api { name, version, soname, libraries, .. } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        let (waits, blocker) = (f.waits, option_text(blocker(model, f)));
-        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, waits: #waits, blocker: #blocker })
+        let (waits, late, blocker) = (f.waits, f.late.is_some(), option_text(blocker(model, f)));
+        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, waits: #waits, late: #late, blocker: #blocker })
     });
     let handle_types = handle_types(model);
     let resources = model.resources.iter().map(|r| {
@@ -314,14 +315,16 @@ impl Handler<'_> {
         let reply = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let effects = self.effects();
         let memory = self.memory_effects();
-        quote! {
-            #variables
+        let (admitted, returned) = self.told_late();
+        let call = quote! {
             #unions
             #minted
             #(#request)*
+            #admitted
             #admission
             #occupy
             #vendor
+            #returned
             let code: i128 = #error;
             let ok: bool = #ok;
             #error_word
@@ -332,6 +335,10 @@ impl Handler<'_> {
             #vacate
             call.finish(ok, code as i64);
             Ok(())
+        };
+        match &self.function.late {
+            None => quote!(#variables #call),
+            Some(late) => self.late(late, &variables, &call),
         }
     }
 

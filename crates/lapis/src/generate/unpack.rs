@@ -46,6 +46,15 @@ pub fn no_arguments(signature: &Signature) -> TokenStream {
     quote!(#(#zeros),*)
 }
 
+/// The same as parameters, for a `failure` that names some.
+pub fn named_zeros(signature: &Signature) -> TokenStream {
+    let zeros = signature.parameters.iter().enumerate().map(|(i, (_, ty))| {
+        let (a, rust, zero) = (types::argument(i), types::rust(ty), types::zero(ty));
+        quote!(#[allow(unused_variables)] let #a: #rust = #zero;)
+    });
+    quote!(#(#zeros)*)
+}
+
 /// On the server: the struct `packed`, from the checked parameters; and what stands behind the call.
 pub fn put_together(unpacked: &Unpacked) -> (TokenStream, TokenStream) {
     let words = types::size(unpacked.bytes.div_ceil(8));

@@ -169,6 +169,7 @@ pub fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
         visit(&c.amount);
     });
     function.after_server.iter().for_each(|g| visit(&g.value));
+    function.late.iter().for_each(&mut *visit);
     let device = function.occupies.iter().flat_map(|o| std::iter::once(&o.device).chain(&o.begin));
     function.address.iter().chain(&function.address_values).chain(&function.device_time).chain(device).for_each(visit);
 }

@@ -66,6 +66,8 @@ pub struct Function {
     pub cache: bool,
     /// A pure query where this is true (`cache` is false then).
     pub cache_if: Option<Expr>,
+    /// What stands for its arguments there: a number, and the handle with which the answers are forgotten.
+    pub cache_key: Option<(Expr, Expr)>,
     /// Answered in the guest where the condition is true: the first that holds.
     pub local_if: Vec<Guarded>,
     pub flush: bool,
@@ -87,6 +89,8 @@ pub struct Function {
     pub finally: Vec<Guarded>,
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
+    /// Server expression evaluated where an asynchronous call was refused or failed.
+    pub late: Option<Expr>,
     /// Its calls are kept for the session, the thread, or the object that is current there.
     pub records: Vec<StateRecord>,
     /// Server expressions whose values must come out equal when the call is made again.

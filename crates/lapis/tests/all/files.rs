@@ -447,6 +447,7 @@ fn status_objects_never_look_like_success() {
         ("lost(made(2));", "lost(number());", Some("a status object is a pointer")),
         ("{ argument(thing)", "{ failure(NULL); argument(thing)", Some("`failure` is the value of success")),
         ("{ argument(thing)", "{ async; argument(thing)", Some("is asynchronous but reports by a `st_status`")),
+        ("{ argument(thing)", "{ async; late(7); argument(thing)", None),
         ("{ argument(thing)", "{ require(1 > 0, 1); argument(thing)", Some("`require` cannot make a status object")),
         ("{ argument(thing)", "{ return_value { opaque; } argument(thing)", Some("cannot cross as something else")),
     ];

@@ -160,6 +160,7 @@ unsafe fn stub_1(a0: usize, a1: usize, a2: u64) -> i32 {
     call.buffer_in((a1) as u64 as usize as *mut u8, v0 as usize * 4);
     match call.send_async() {
         Ok(None) => {}
+        #[allow(unused_variables)]
         Ok(Some(value)) => return fail_1(value as i128, a0, a1, a2),
         Err(_) => return fail_1((2 as i128), a0, a1, a2),
     }
@@ -329,6 +330,7 @@ unsafe fn stub_4(a0: usize, a1: u64, a2: usize) -> i32 {
     if asynchronous {
         match call.send_async() {
             Ok(None) => {}
+            #[allow(unused_variables)]
             Ok(Some(value)) => return fail_4(value as i128, a0, a1, a2),
             Err(_) => return fail_4((2 as i128), a0, a1, a2),
         }
@@ -402,6 +404,7 @@ unsafe fn stub_5(a0: f32) -> usize {
     call.word((a0).to_bits() as u64);
     match call.send_async() {
         Ok(None) => {}
+        #[allow(unused_variables)]
         Ok(Some(value)) => return fail_5(0i128, a0),
         Err(_) => return fail_5(0i128, a0),
     }
@@ -599,6 +602,7 @@ unsafe fn stub_9(a0: usize, a1: u64, a2: usize) -> i32 {
     }
     match call.send_async() {
         Ok(None) => {}
+        #[allow(unused_variables)]
         Ok(Some(value)) => return fail_9(value as i128, a0, a1, a2),
         Err(_) => return fail_9((2 as i128), a0, a1, a2),
     }

@@ -42,6 +42,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_0),
             replayable: true,
             waits: false,
+            late: false,
             blocker: None,
         },
         FunctionInfo {
@@ -49,6 +50,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_1),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -56,6 +58,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_2),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -63,6 +66,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_3),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -70,6 +74,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_4),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -77,6 +82,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_5),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -84,6 +90,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_6),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -91,6 +98,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_7),
             replayable: true,
             waits: false,
+            late: false,
             blocker: None,
         },
         FunctionInfo {
@@ -98,6 +106,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_8),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -105,6 +114,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_9),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -112,6 +122,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_10),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
@@ -119,6 +130,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             handler: aviary_server::handler(handle_11),
             replayable: true,
             waits: false,
+            late: false,
             blocker: None,
         },
     ],
@@ -517,7 +529,7 @@ unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = 0i128;
     let ok: bool = ret != 0;
     {
-        let native = ret as u64;
+        let native: u64 = ret as u64;
         if ok && native != 0 {
             call.reply_minted(0u32, native, 0usize);
         } else {
@@ -662,7 +674,7 @@ unsafe fn handle_8(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = 0i128;
     let ok: bool = ret != 0;
     {
-        let native = ret as u64;
+        let native: u64 = ret as u64;
         if ok && native != 0 {
             call.ends_with(0u32, ((a0 as i128)) as u64);
             let told = call.reply_handle(1u32, native, Role::Borrow);

@@ -547,6 +547,26 @@ impl Call {
         self.reply.result = Some((success, error_value));
     }
 
+    /// The tenant may make the call. Asked by handlers that tell of refused calls themselves.
+    pub fn permitted(&self) -> Result<(), Reject> {
+        self.work.denied.map_or(Ok(()), Err)
+    }
+
+    /// True if the guest gets no answer.
+    pub fn is_asynchronous(&self) -> bool {
+        self.request.is_async()
+    }
+
+    /// True if the guest's thread did not wait for this call, which has failed or was refused. Not if it will be made later.
+    pub fn failed_late(&self, handled: &Result<(), Reject>) -> bool {
+        let failed = match handled {
+            Ok(()) => matches!(self.reply.result, Some((false, _))),
+            Err(Reject::Malformed(_) | Reject::Busy | Reject::Over) => false,
+            Err(_) => true,
+        };
+        failed && self.is_asynchronous()
+    }
+
     pub(crate) fn function_name(&self) -> &'static str {
         self.session.api.functions.get(self.request.header.function as usize).map_or("?", |f| f.name)
     }

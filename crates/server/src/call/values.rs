@@ -234,5 +234,7 @@ per_call! {
         pub since: u64,
         /// Ticks inside the vendor library.
         pub ticks: u64,
+        /// Why the tenant may not make the call, whose handler is to tell of it.
+        pub denied: Option<Reject>,
     }
 }

@@ -398,6 +398,10 @@ impl Connected {
 
     /// Calls published before the hang-up still run; then no thread waits any longer.
     fn conclude(mut self) {
+        if let Some(end_waits) = self.session.calls.gone.get() {
+            // SAFETY: the specification's own function, which asks nothing of its caller.
+            unsafe { end_waits() };
+        }
         if self.stage == MoveStage::Evicted {
             // Nothing is brought back for them.
             self.session.kill();

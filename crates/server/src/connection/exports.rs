@@ -41,6 +41,10 @@ macro_rules! utility_exports {
             $crate::connection::ffi::settle_callbacks(at_most_ns)
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_when_guest_is_gone(end_waits: unsafe extern "C" fn()) {
+            $crate::connection::ffi::when_guest_is_gone(end_waits)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_watch_time() -> u64 {
             $crate::connection::ffi::watch_time()
         }

@@ -109,6 +109,15 @@ pub fn settle_callbacks(at_most_ns: u64) {
     guarded(|| session().into_iter().for_each(|s| s.callbacks.posted.settle(deadline)), ());
 }
 
+/// Notes the function that ends the waits of the specification's own functions when the guest has gone.
+pub fn when_guest_is_gone(end_waits: unsafe extern "C" fn()) {
+    let note = |session: Arc<Session>| {
+        // The first one counts.
+        let _ = session.calls.gone.set(end_waits);
+    };
+    guarded(|| session().into_iter().for_each(note), ());
+}
+
 /// Nanoseconds for which the calling thread should poll a device's completion before it sleeps.
 pub fn watch_time() -> u64 {
     current::lane().map_or(0, |lane| lane.completion_poll_time.get().as_nanos() as u64)

@@ -64,14 +64,16 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
     call.start(header);
     if call.session.accounts.policy.denies(header.function) && call.replayed.is_none() {
         let refused = call.session.accounts.deny(header.function);
-        return Ok(reject(call, refused));
+        if !function.late {
+            return Ok(reject(call, refused));
+        }
+        call.work.denied = Some(refused);
     }
     if function.waits {
         call.offer_wait();
     }
     // SAFETY: the call was set up for this function's message just now.
-    let handled = catch_unwind(AssertUnwindSafe(|| unsafe { call_handler(function.handler, call) }));
-    let handled = handled.unwrap_or_else(|panic| Err(rejected_by(panic)));
+    let handled = caught(|| unsafe { call_handler(function.handler, call) });
     let (success, error) = call.reply.result.unwrap_or((true, 0));
     match handled {
         Ok(()) if call.request.trailing() => {
@@ -108,6 +110,11 @@ fn reject(call: &mut Call, why: Reject) -> Outcome {
     call.abandon_untils();
     undo(call);
     Outcome::Rejected(why)
+}
+
+/// What a part of a handler answers, also where it unwinds.
+pub fn caught(part: impl FnOnce() -> Result<(), Reject>) -> Result<(), Reject> {
+    catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| Err(rejected_by(panic)))
 }
 
 /// A handler unwinds with a `Reject` when it asks for too much memory; anything else is a mistake in it.

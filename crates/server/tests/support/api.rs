@@ -49,7 +49,7 @@ pub const BOUND: u32 = 31;
 pub const POINT: u32 = 32;
 
 const fn function(name: &'static str, function: HandlerFunction) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(function), replayable: false, waits: false, blocker: None }
+    FunctionInfo { name, handler: handler(function), replayable: false, waits: false, late: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -74,7 +74,14 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("unmap", unmap),
         function("panic", panics),
         function("hog", hog),
-        FunctionInfo { name: "restore", handler: handler(restore), replayable: true, waits: false, blocker: None },
+        FunctionInfo {
+            name: "restore",
+            handler: handler(restore),
+            replayable: true,
+            waits: false,
+            late: false,
+            blocker: None,
+        },
         function("sleep", sleep),
         function("missing", missing),
         function("length", length),

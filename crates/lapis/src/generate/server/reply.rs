@@ -324,6 +324,17 @@ impl Handler<'_> {
         quote!(#(#owners)* #reply #refer #record)
     }
 
+    /// The same for an object that the function has returned.
+    fn result_handle(&self, handle: &HandleUse, cx: Context) -> TokenStream {
+        let (put, native) = (self.put_handle(handle, quote!(0usize), cx), self.returned_object());
+        // A status object is there just because the call failed.
+        let (wanted, told) = match self.function.error {
+            ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
+            _ => (quote!(ok && native != 0), quote!()),
+        };
+        quote!({ let native: u64 = #native; if #wanted { #put } else { call.reply_word(0); } #told })
+    }
+
     /// The data that goes into the reply for the returned value.
     pub(super) fn result(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         let ty = &self.function.signature.result;
@@ -336,15 +347,7 @@ impl Handler<'_> {
                 let value = self.reply_value(instruction, cx);
                 quote!({ #value })
             }
-            Operation::Handle(h) => {
-                let put = self.put_handle(h, quote!(0usize), cx);
-                // A status object is there just because the call failed.
-                let (wanted, told) = match self.function.error {
-                    ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
-                    _ => (quote!(ok && native != 0), quote!()),
-                };
-                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
-            }
+            Operation::Handle(h) => self.result_handle(h, cx),
             Operation::Text { lifetime, .. } => {
                 let freed = self.reply_freed(lifetime, quote!(ret));
                 quote!(call.reply_string(ret as usize as *const std::ffi::c_char); #freed)

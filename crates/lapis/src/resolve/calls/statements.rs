@@ -1,8 +1,8 @@
 //! Descriptors of functions.
 
 use crate::model::{
-    Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Occupies, Registered, Requirement, ResourceKind,
-    Support, Type, Unary,
+    Binary, Charge, ChargeKind, ErrorPlace, Expr, ExprKind, Function, Guarded, Occupies, Registered, Requirement,
+    ResourceKind, Support, Type, Unary,
 };
 use crate::resolve::terms::scope::Scope;
 use crate::resolve::{Piece, Resolver};
@@ -50,10 +50,14 @@ impl<'a> Resolver<'a> {
                 self.known_parameter(d, &names);
             }
             "async" => self.asynchronous(d, guard, function),
-            "success" => self.once(d, |f| &mut f.success, function),
-            "failure" => self.once(d, |f| &mut f.failure, function),
-            "absent" => self.once(d, |f| &mut f.absent, function),
-            "lost" => self.once(d, |f| &mut f.lost, function),
+            "success" => self.once(d, |f| &mut f.success, function, &Scope::constant()),
+            // An object may tell of what the call was given.
+            "failure" if matches!(function.error, ErrorPlace::Status(_)) => {
+                self.once(d, |f| &mut f.failure, function, scope)
+            }
+            "failure" => self.once(d, |f| &mut f.failure, function, &Scope::constant()),
+            "absent" => self.once(d, |f| &mut f.absent, function, &Scope::constant()),
+            "lost" => self.once(d, |f| &mut f.lost, function, &Scope::constant()),
             "fails" => {
                 self.unconditional(d, condition);
                 self.fails(d, function);
@@ -65,15 +69,11 @@ impl<'a> Resolver<'a> {
                     condition => function.local_if.push(Guarded { condition, value }),
                 }
             }
-            "cache" => match guard {
-                None => function.cache = true,
-                Some(condition) => {
-                    function.cache_if = Some(match function.cache_if.take() {
-                        None => condition,
-                        Some(other) => both(Binary::LogicalOr, other, condition),
-                    });
-                }
-            },
+            "cache" => self.cached(d, guard, function, scope),
+            "late" => {
+                self.unconditional(d, condition);
+                function.late = single(self);
+            }
             // Under a condition too: flushing more often than asked changes nothing but speed.
             "flush" => function.flush = true,
             "require" => {
@@ -136,6 +136,31 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// `cache`, also where a condition holds; `cache(number, handle)`.
+    fn cached(&mut self, d: &'a Descriptor, guard: Option<Expr>, function: &mut Function, scope: &Scope) {
+        if d.arguments.as_ref().is_some_and(|arguments| !arguments.is_empty()) {
+            match (self.argument_value(d, 0, scope), self.argument_value(d, 1, scope)) {
+                (Some(number), Some(handle)) if handle.ty.handle.is_some() => {
+                    function.cache_key = Some((number, handle))
+                }
+                _ => self.report(
+                    Diagnostic::error(d.span, "`cache` needs a handle with which its answers are forgotten")
+                        .label("a number alone")
+                        .help("`cache(number, handle)`: calls with the same two have the same answer"),
+                ),
+            }
+        }
+        match guard {
+            None => function.cache = true,
+            Some(condition) => {
+                function.cache_if = Some(match function.cache_if.take() {
+                    None => condition,
+                    Some(other) => both(Binary::LogicalOr, other, condition),
+                });
+            }
+        }
+    }
+
     /// A drain is asked with a structure: called with a number, as it once was, it would read at that address.
     fn takes_a_request(&mut self, d: &Descriptor, drain: usize) {
         let parameters = &self.model.utility_functions[drain].parameters;
@@ -184,8 +209,14 @@ impl<'a> Resolver<'a> {
         });
     }
 
-    fn once(&mut self, d: &Descriptor, slot: impl Fn(&mut Function) -> &mut Option<Expr>, function: &mut Function) {
-        let value = self.argument_value(d, 0, &Scope::constant());
+    fn once(
+        &mut self,
+        d: &Descriptor,
+        slot: impl Fn(&mut Function) -> &mut Option<Expr>,
+        function: &mut Function,
+        scope: &Scope,
+    ) {
+        let value = self.argument_value(d, 0, scope);
         let slot = slot(function);
         let differs = slot.as_ref().zip(value.as_ref()).is_some_and(|(a, b)| a.kind != b.kind);
         if let Some(first) = slot.as_ref().filter(|_| differs) {

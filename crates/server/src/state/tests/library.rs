@@ -37,7 +37,7 @@ pub const UNWRITTEN: u64 = 404;
 pub const WATCH_KIND: u32 = 7777;
 
 const fn function(name: &'static str, handler_of: HandlerFunction, replayable: bool) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(handler_of), replayable, waits: false, blocker: None }
+    FunctionInfo { name, handler: handler(handler_of), replayable, waits: false, late: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -71,6 +71,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
             handler: handler(unexplained),
             replayable: true,
             waits: false,
+            late: false,
             blocker: Some("no one knows"),
         },
         function("write_note", write_note, false),
