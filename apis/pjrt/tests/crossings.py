@@ -1,4 +1,5 @@
-"""Calls that wait for the API server, for each of some operations of JAX. AVIARY_TRACE names the file that counts them."""
+"""Calls of the program's thread that wait for the API server, for each of some operations of JAX. AVIARY_TRACE names the file that
+counts them. (A thread of the guest library waits for what is over.)"""
 import collections
 import os
 import sys
@@ -30,9 +31,9 @@ def device_put():
 
 
 def waited():
-    """Functions of the calls that have waited so far."""
+    """Functions of the calls that have waited so far. The lines have the time, process and thread before the function."""
     with open(os.environ["AVIARY_TRACE"]) as lines:
-        return collections.Counter(line.split()[3] for line in lines if "waited" in line)
+        return collections.Counter(line.split()[3] for line in lines if "waited" in line and line.split()[1] == line.split()[2])
 
 
 for operation in (dispatch, blocked, to_numpy, device_put):
