@@ -191,10 +191,15 @@ static void *parts(void *list, size_t each, size_t count, void **few) {
 static void run_all(uint64_t run, size_t num_devices, PJRT_LoadedExecutable *executable, const PJRT_ExecuteOptions *options,
                     PJRT_Buffer *const *inputs, size_t num_args, PJRT_Buffer **outputs, PJRT_Device *device) {
     const struct loaded *loaded = metadata(struct loaded, executable);
+    /* No guest library sends such lists. */
+    if ((num_args && !inputs) || !loaded || (loaded->outputs && !outputs)) {
+        runs_failed(run, num_devices);
+        return;
+    }
     void *few_inputs[FEW_DEVICES], *few_outputs[FEW_DEVICES];
     PJRT_Event *few_events[FEW_DEVICES] = {0}, **events = num_devices <= FEW_DEVICES ? few_events : calloc(num_devices, sizeof *events);
     void *input_lists = parts((void *)(uintptr_t)inputs, num_args, num_devices, few_inputs);
-    void *output_lists = parts(outputs, loaded ? loaded->outputs : 0, num_devices, few_outputs);
+    void *output_lists = parts(outputs, loaded->outputs, num_devices, few_outputs);
     if (!events || !input_lists || !output_lists)
         abort();
     PJRT_LoadedExecutable_Execute_Args args = {
@@ -212,7 +217,7 @@ static void run_all(uint64_t run, size_t num_devices, PJRT_LoadedExecutable *exe
     for (size_t i = 0; !error && i < num_devices; i++)
         watch_event(events[i], run + i);
     /* The outputs' handles name nothing then. */
-    for (size_t i = 0; error && i < num_devices * (loaded ? loaded->outputs : 0); i++)
+    for (size_t i = 0; error && i < num_devices * loaded->outputs; i++)
         outputs[i] = NULL;
     if (error) {
         PJRT_Error_GetCode_Args code = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE, .error = error};
