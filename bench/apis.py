@@ -16,6 +16,14 @@ FIGURES = {
     "apis.isal_inflate_heap_ratio": "... decompression with --share-heap",
     "apis.onnxruntime_run_native_us": "ONNX Runtime: a run of a model that adds two numbers, natively",
     "apis.onnxruntime_run_more_us": "... what it costs more with Aviary (target <= 8)",
+    "apis.pjrt_dispatch_native_us": "JAX on PJRT's plug-in for the CPU: a jitted call of 8 numbers that is not waited for, natively",
+    "apis.pjrt_dispatch_more_us": "... what it costs more with Aviary (target <= 2)",
+    "apis.pjrt_blocked_native_us": "... with block_until_ready, natively",
+    "apis.pjrt_blocked_more_us": "... what it costs more with Aviary (target <= 10)",
+    "apis.pjrt_numpy_native_us": "... with np.asarray, natively, where that copies nothing",
+    "apis.pjrt_numpy_more_us": "... what it costs more with Aviary (target <= 20)",
+    "apis.pjrt_multiply_ratio": "... two products of matrices of 128 x 128: Aviary time / native time (target <= 1.1)",
+    "apis.pjrt_step_ratio": "... a training step of some milliseconds (target <= 1.03)",
 }
 TEXT_BYTES = 64 << 20
 MODEL = "test_data/example ż 大 김.onnx"
@@ -88,3 +96,28 @@ def onnxruntime(quick):
                     times[way].append(took["run_ns"] / 1000)
     native, aviary = (statistics.median(times[way]) for way in ("native", "aviary"))
     return {"apis.onnxruntime_run_native_us": native, "apis.onnxruntime_run_more_us": aviary - native}
+
+
+def pjrt(quick):
+    packages = ROOT / "target/cache/pjrt/venv"
+    plugin = next(packages.glob("lib/python3.*/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so"), None)
+    if not plugin or not (ROOT / "target/aviary/pjrt").is_dir():
+        raise Skipped("apis/pjrt is not built: its packages are not there")
+    environment = {"AVIARY_VENDOR_PJRT": str(plugin)}
+    program = [packages / "bin/python", ROOT / "bench/pjrt_times.py"]
+    ways = {"native": (program, {"PJRT_NAMES_AND_LIBRARY_PATHS": f"aviary:{plugin}", "JAX_PLATFORMS": "aviary"}),
+            "aviary": ([AVIARY, "run", "--api", "pjrt", "--", *program], environment)}
+    times = {way: [] for way in ways}
+    for turn in range((1 if quick else measure.ROUNDS) + 1):
+        for way, (command, variables) in ways.items():
+            took = measure.measured(command, env=variables)
+            # The first turn finds nothing warm.
+            if turn > 0:
+                times[way].append(took)
+    native, aviary = (measure.medians(times[way]) for way in ("native", "aviary"))
+    figures = {}
+    for what in ("dispatch", "blocked", "numpy"):
+        key = f"{what}_ns"
+        figures[f"apis.pjrt_{what}_native_us"] = native[key] / 1000
+        figures[f"apis.pjrt_{what}_more_us"] = (aviary[key] - native[key]) / 1000
+    return figures | {f"apis.pjrt_{what}_ratio": aviary[f"{what}_ns"] / native[f"{what}_ns"] for what in ("multiply", "step")}

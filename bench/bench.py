@@ -171,6 +171,7 @@ BENCHMARKS = {
     "vm.bulk": (vm.bulk, [name for name in vm.FIGURES if "64MiB" in name or "crossover" in name]),
     "apis.isal": (apis.isal, [name for name in apis.FIGURES if "isal" in name]),
     "apis.onnxruntime": (apis.onnxruntime, [name for name in apis.FIGURES if "onnxruntime" in name]),
+    "apis.pjrt": (apis.pjrt, [name for name in apis.FIGURES if "pjrt" in name]),
     "sandbox": (sandbox.sandbox, [name for name in FIGURES if name.startswith("sandbox.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
