@@ -37,7 +37,7 @@ const REVOKED: &str = "this certificate is revoked (`aviary tls revoke`); ask th
 const UNKNOWN: &str = "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)";
 
 pub struct GatewayOptions {
-    /// The accepted connection.
+    /// The accepted connection; of [`crate::gateway_again`] the file in which an earlier gateway has left its session.
     pub socket: OwnedFd,
     /// The node's unix socket.
     pub node: PathBuf,
@@ -215,7 +215,7 @@ fn attach(
     Ok((carrier, Welcome { flags: welcome.flags & !welcome_flag::SAME_ADDRESS, ..welcome }))
 }
 
-fn new_pipe() -> Result<(OwnedFd, OwnedFd), String> {
+pub(crate) fn new_pipe() -> Result<(OwnedFd, OwnedFd), String> {
     pipe_with(PipeFlags::CLOEXEC)
         .map_err(io::Error::from)
         .map_err(|e| format!("cannot create a pipe for the output: {e}"))

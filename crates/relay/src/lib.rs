@@ -15,6 +15,7 @@ mod frames;
 #[cfg(test)]
 mod fuzz_tests;
 mod gateway;
+mod keeping;
 mod keys;
 mod output;
 mod processes;
@@ -26,6 +27,7 @@ mod resuming;
 pub use carry::link::Compression;
 pub use dial::RelayOptions;
 pub use gateway::{GatewayOptions, gateway};
+pub use keeping::back::gateway_again;
 pub use keys::folder::{IdentityError, IndexError};
 pub use keys::identity::{Days, Revoked, Written, revoke, write_identities, write_key};
 pub use keys::issued::{Certificate, Listing, Standing, list};

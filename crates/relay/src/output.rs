@@ -130,6 +130,20 @@ impl Output {
         }
     }
 
+    /// The API server prints nothing more for now: sends all that it has printed.
+    pub fn drain(&self, outbox: &Outbox) {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        for (at, source) in self.sources.iter().enumerate() {
+            let Some(source) = source else { continue };
+            let waits = || {
+                let file = source.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut polled = [PollFd::new(&*file, PollFlags::IN)];
+                poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0) && polled[0].revents().contains(PollFlags::IN)
+            };
+            while waits() && self.take(outbox, at) {}
+        }
+    }
+
     /// Before a reply is delivered: shows the output that arrived before it.
     pub fn settle(&self) {
         if !self.showing.load(Ordering::Relaxed) || self.stuck.load(Ordering::Relaxed) {

@@ -301,6 +301,15 @@ impl ControlSocket {
         }
     }
 
+    /// True if the peer has read everything that was sent. False also if the kernel does not say so.
+    pub fn is_read(&self) -> bool {
+        let mut unread: libc::c_int = -1;
+        // SAFETY: the request writes one int to `unread`, which lives through the call. The peer decides what the kernel counts,
+        // and a wrong number only makes this side wait.
+        let result = unsafe { libc::ioctl(self.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+        result == 0 && unread == 0
+    }
+
     /// True if the peer still holds its end. Unread messages do not matter.
     pub fn alive(&self) -> bool {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

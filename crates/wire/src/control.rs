@@ -21,6 +21,14 @@ pub mod control_kind {
     /// From a VM's device, its last message: the VM's memory has another meaning from now on. The window is closed before
     /// anything else, whatever calls are under way, and the session is over.
     pub const WINDOW_CLOSE: u32 = 10;
+    /// From the node to a gateway: its session is to go on in another process. It gives its connection up, and takes no other.
+    pub const GATEWAY_HOLD: u32 = 11;
+    /// From the node to a gateway that holds, whose API server stands: it writes its session to the file that is the message's
+    /// descriptor, and ends.
+    pub const GATEWAY_SAVE: u32 = 12;
+    /// From the node to a gateway that goes on with such a session: it leaves what its API server needs in the socket that is
+    /// the message's descriptor.
+    pub const GATEWAY_REST: u32 = 13;
 }
 
 /// Flag of `LANE_OPEN`: the lane carries callbacks only.

@@ -15,7 +15,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aviary_transport::take_regions;
-use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer, Side};
+use aviary_transport::{
+    Arena, Consumer, ConsumerPosition, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer,
+    ProducerPosition, Side,
+};
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
 
@@ -27,18 +30,27 @@ use crate::frames::items::Gathered;
 use crate::output::Output;
 
 /// The most lanes of one guest at a time; an API server accepts as many. Each needs two threads here.
-const MAX_LANES: usize = 1024;
+pub(crate) const MAX_LANES: usize = 1024;
 /// The most memory, in bytes, for messages that have arrived for one lane and wait for room in its ring. An honest peer
 /// sends its credit and one message beyond it; the shortest messages need about three times their size here.
 const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
 /// The most memory, in bytes, for messages that wait for room in any ring of a session.
 const ALL_HELD: usize = 8 * MAX_MESSAGE;
-struct CarriedLane {
-    liveness: Arc<Liveness>,
-    waker: LaneWaker,
-    inbox: Arc<Inbox>,
-    pump: Option<JoinHandle<()>>,
-    delivery: Option<JoinHandle<()>>,
+/// Where a lane lies in the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LanePlace {
+    pub offset: u64,
+    pub length: usize,
+}
+
+pub(crate) struct CarriedLane {
+    pub place: LanePlace,
+    pub liveness: Arc<Liveness>,
+    pub waker: LaneWaker,
+    pub inbox: Arc<Inbox>,
+    /// Each answers where it has stopped, the second one also how many bytes it has delivered without granting credit for them.
+    pub pump: Option<JoinHandle<ConsumerPosition>>,
+    pub delivery: Option<JoinHandle<(ProducerPosition, usize)>>,
 }
 
 pub(crate) struct Carrier {
@@ -47,12 +59,12 @@ pub(crate) struct Carrier {
     pub(crate) arena: Arc<Arena>,
     /// The memory that the remote peer has written in this process's arena. `None`: no bound, because the peer is a node,
     /// which is trusted.
-    touched: Option<Touched>,
+    pub(crate) touched: Option<Touched>,
     pub(crate) control: ControlSocket,
     /// How long the session survives without a connection; zero: it ends with its connection.
     pub(crate) grace: Duration,
     pub outbox: Arc<Outbox>,
-    lanes: Mutex<HashMap<u32, CarriedLane>>,
+    pub(crate) lanes: Mutex<HashMap<u32, CarriedLane>>,
     /// The session is ending: a connection that breaks now is not replaced.
     closing: AtomicBool,
     /// Standard output and error: in a relay their destination, in a gateway their source.
@@ -62,14 +74,19 @@ pub(crate) struct Carrier {
     started: Instant,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Packets are kept only for another connection.
+fn outbox_for(grace: Duration) -> Outbox {
+    if grace.is_zero() { Outbox::forgetful() } else { Outbox::default() }
 }
 
 impl Carrier {
     /// The carrier of a guest. `grace`: how long the session survives without a connection.
     pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output, grace: Duration) -> Arc<Self> {
-        Self::new(Side::Server, arena, None, control, output, grace)
+        Self::new(Side::Server, arena, None, control, output, grace, outbox_for(grace))
     }
 
     /// The carrier of an API server. `memory`: bytes of the arena that the remote peer may fill.
@@ -81,7 +98,18 @@ impl Carrier {
         grace: Duration,
     ) -> Arc<Self> {
         let touched = Touched::new(arena.size(), memory);
-        Self::new(Side::Guest, arena, Some(touched), control, output, grace)
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace, outbox_for(grace))
+    }
+
+    /// As that, of a session that another process has left. It has no lanes yet.
+    pub fn gateway_again(
+        arena: Arc<Arena>,
+        (touched, outbox): (Touched, Outbox),
+        control: ControlSocket,
+        output: Output,
+        grace: Duration,
+    ) -> Arc<Self> {
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace, outbox)
     }
 
     fn new(
@@ -91,6 +119,7 @@ impl Carrier {
         control: ControlSocket,
         output: Output,
         grace: Duration,
+        outbox: Outbox,
     ) -> Arc<Self> {
         Arc::new(Carrier {
             side,
@@ -98,7 +127,7 @@ impl Carrier {
             touched,
             control,
             grace,
-            outbox: Arc::new(if grace.is_zero() { Outbox::forgetful() } else { Outbox::default() }),
+            outbox: Arc::new(outbox),
             lanes: Mutex::default(),
             closing: AtomicBool::new(false),
             output: Arc::new(output),
@@ -239,12 +268,27 @@ impl Carrier {
             LaneEnd::clear(&self.arena, open.offset, length)?;
         }
         let end = LaneEnd::shared(&self.arena, open.offset, length, self.side, &liveness)?;
-        let waker = end.waker();
-        let Some((tx, rx)) = end.split() else { return Err(LaneError::Open("rings")) };
         if self.side == Side::Guest {
             self.control.send(open, None).map_err(|_| LaneError::Dead)?;
         }
         let inbox = Arc::new(Inbox::new(self.output.total.clone()));
+        let place = LanePlace { offset: open.offset, length };
+        lanes.insert(number, self.start_lane(number, place, (end, liveness), inbox, 0)?);
+        Ok(())
+    }
+
+    /// The threads of a lane. `delivered`: bytes that were delivered without granting credit for them.
+    pub(crate) fn start_lane(
+        self: &Arc<Self>,
+        number: u32,
+        place: LanePlace,
+        (end, liveness): (LaneEnd, Arc<Liveness>),
+        inbox: Arc<Inbox>,
+        delivered: usize,
+    ) -> Result<CarriedLane, LaneError> {
+        let waker = end.waker();
+        let Some((tx, mut rx)) = end.split() else { return Err(LaneError::Open("rings")) };
+        rx.set_interruptible(true);
         let no_thread = LaneError::Socket;
         let pump = thread(&format!("out-{number}"), {
             let carrier = self.clone();
@@ -252,21 +296,19 @@ impl Carrier {
         });
         let delivery = thread(&format!("in-{number}"), {
             let (carrier, inbox) = (self.clone(), inbox.clone());
-            move || carrier.deliver(number, tx, &inbox)
+            move || carrier.deliver(number, tx, &inbox, delivered)
         });
-        let lane = CarriedLane {
-            liveness,
-            waker,
-            inbox,
-            pump: Some(pump.map_err(no_thread)?),
-            delivery: Some(delivery.map_err(no_thread)?),
-        };
-        lanes.insert(number, lane);
-        Ok(())
+        let (pump, delivery) = (Some(pump.map_err(no_thread)?), Some(delivery.map_err(no_thread)?));
+        Ok(CarriedLane { place, liveness, waker, inbox, pump, delivery })
     }
 
-    /// Sends messages of a local ring to the other machine, until the ring ends.
-    fn pump(&self, lane: u32, mut rx: Consumer) {
+    /// Sends messages of a local ring to the other machine, until the ring ends or the pump is interrupted. Answers where.
+    fn pump(&self, lane: u32, mut rx: Consumer) -> ConsumerPosition {
+        self.pump_all(lane, &mut rx);
+        rx.position()
+    }
+
+    fn pump_all(&self, lane: u32, rx: &mut Consumer) {
         let (mut message, mut batch) = (Vec::new(), Gathered::new(lane));
         loop {
             // Messages that are in the ring already are sent together.
@@ -308,9 +350,8 @@ impl Carrier {
         self.outbox.gathered(lane, batch).is_ok()
     }
 
-    /// Puts arriving messages into the local ring, until the session ends.
-    fn deliver(&self, lane: u32, mut tx: Producer, inbox: &Inbox) {
-        let mut delivered = 0;
+    /// Puts arriving messages into the local ring, until the session ends or the inbox is stopped. Answers where.
+    fn deliver(&self, lane: u32, mut tx: Producer, inbox: &Inbox, mut delivered: usize) -> (ProducerPosition, usize) {
         while let Some(parcel) = inbox.next() {
             match parcel {
                 Parcel::Message(message) => {
@@ -331,6 +372,7 @@ impl Carrier {
             }
         }
         inbox.ended();
+        (tx.position(), delivered)
     }
 
     fn broken(&self, why: &str) {
@@ -396,7 +438,7 @@ impl Carrier {
 
 impl CarriedLane {
     /// The local peer publishes no more messages: the thread sends those in the ring, then ends.
-    fn finish_pump(&mut self) -> Option<JoinHandle<()>> {
+    fn finish_pump(&mut self) -> Option<JoinHandle<ConsumerPosition>> {
         self.liveness.kill();
         self.waker.wake();
         self.pump.take()
@@ -406,9 +448,8 @@ impl CarriedLane {
         self.inbox.finish();
         self.liveness.kill();
         self.waker.wake();
-        for thread in [self.pump.take(), self.delivery.take()].into_iter().flatten() {
-            let _ = thread.join();
-        }
+        self.pump.take().map(JoinHandle::join);
+        self.delivery.take().map(JoinHandle::join);
     }
 }
 

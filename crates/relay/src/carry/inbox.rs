@@ -37,6 +37,15 @@ impl Batch {
         self.bytes.is_empty()
     }
 
+    /// As [`Batch::of`] takes it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub fn of(bytes: &[u8]) -> Batch {
+        Batch { bytes: bytes.to_vec() }
+    }
+
     pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
@@ -68,6 +77,10 @@ struct InboxState {
     waits: bool,
     /// The last parcel is being handled.
     busy: bool,
+    /// Parcels stay, and wait for the process that goes on with the session.
+    held_back: bool,
+    /// The consumer stops, whatever waits.
+    stopped: bool,
     finished: bool,
     ended: bool,
 }
@@ -144,13 +157,17 @@ impl Inbox {
         let mut state = self.state();
         state.busy = false;
         loop {
-            if let Some(parcel) = state.queue.pop_front() {
+            if state.stopped {
+                return None;
+            }
+            let next = if state.held_back { None } else { state.queue.pop_front() };
+            if let Some(parcel) = next {
                 state.held -= parcel.held();
                 self.total.0.fetch_sub(parcel.held(), Ordering::Relaxed);
                 state.busy = true;
                 return Some(parcel);
             }
-            if state.finished {
+            if state.finished && !state.held_back {
                 return None;
             }
             state.waits = true;
@@ -162,8 +179,32 @@ impl Inbox {
 
     /// The last parcel was pushed.
     pub fn finish(&self) {
-        self.state().finished = true;
+        let mut state = self.state();
+        (state.finished, state.held_back) = (true, false);
         self.changed.notify_all();
+    }
+
+    /// From now on parcels stay.
+    pub fn hold_back(&self) {
+        self.state().held_back = true;
+    }
+
+    /// After [`Inbox::hold_back`]: false if the parcel that is being handled is not in the ring at `deadline`.
+    pub fn await_idle(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| !state.busy)
+    }
+
+    /// The consumer stops; what waits stays.
+    pub fn stop(&self) {
+        self.state().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Everything that waits, in order. Nothing waits afterwards.
+    pub fn take_all(&self) -> Vec<Parcel> {
+        let mut state = self.state();
+        self.total.0.fetch_sub(std::mem::take(&mut state.held), Ordering::Relaxed);
+        state.queue.drain(..).collect()
     }
 
     /// The consumer of parcels has stopped.

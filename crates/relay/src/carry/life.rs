@@ -1,6 +1,7 @@
 //! The main loop of a session between two carriers: it replaces broken connections and ends the session. Run by `relay` and
 //! `gateway` on a thread of its own; [`crate::carry::reach`] decides, the code here acts.
 
+use std::fs::File;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ use crate::carry::carrier::Carrier;
 use crate::carry::link::{Compression, Intake, Link, LinkEnd};
 use crate::carry::reach::{Change, Reach, Step};
 use crate::carry::threads::thread;
+use crate::keeping::image::KeptWay;
 use crate::resuming::resume::Ticket;
 
 /// How long messages that have arrived before the end are still delivered.
@@ -34,6 +36,10 @@ pub(crate) enum Event {
     Alive { link: u64 },
     /// The peer has connected again and has proven that it is the peer of this session.
     Back(Arrival),
+    /// The node lets another process go on with the session: give the connection up, and take no other.
+    Hold,
+    /// As that, and the API server stands: write the session to the file, and end.
+    Save { file: File, way: KeptWay },
 }
 
 /// A new connection for a session.
@@ -58,6 +64,8 @@ pub(crate) trait Reconnection: Send {
     fn answer(&mut self, arrival: &mut Arrival, received: u64) -> io::Result<()>;
     /// The peer has read the answer.
     fn confirm(&mut self);
+    /// Tells the node a line. Only a gateway has one.
+    fn tell(&self, _line: &str) {}
     /// The session ends.
     fn stop(&mut self);
 }
@@ -143,23 +151,29 @@ impl Line {
     }
 }
 
-struct Session {
-    carrier: Arc<Carrier>,
-    compression: Compression,
+pub(crate) struct Session {
+    pub carrier: Arc<Carrier>,
+    pub compression: Compression,
     reach: Reach,
     line: Option<Line>,
     /// The state of arrival while there is no connection; otherwise the connection's reader has it.
-    intake: Intake,
-    way: Box<dyn Reconnection>,
+    pub intake: Intake,
+    pub way: Box<dyn Reconnection>,
     events: Sender<Event>,
     /// The reason why the last connection broke.
     broken: String,
+    /// Hears the local peer, while it runs.
+    pub control: Option<JoinHandle<()>>,
+    /// The session is to go on in another process.
+    pub held: bool,
 }
 
 /// The cause of a session's end: the local peer, or the remote peer or the network, with the reason.
 enum Cause {
     Local,
     Remote(String),
+    /// It goes on in another process: nobody is told anything.
+    Kept,
 }
 
 impl Carrier {
@@ -173,8 +187,42 @@ impl Carrier {
         let (events, ended) = channel();
         way.begin(&events)?;
         let line = Line::start(&self, link, 0, compression, Intake::default(), 0, &events)?;
+        let reach = Reach::new(self.grace);
+        Session::new(self, compression, (reach, Some(line), Intake::default()), way, events).live(&ended)
+    }
+
+    /// As [`Carrier::run`], of a session that another process has left. Its lanes run; there is no connection yet.
+    pub fn run_again(
+        self: Arc<Self>,
+        intake: Intake,
+        compression: Compression,
+        mut way: Box<dyn Reconnection>,
+    ) -> io::Result<String> {
+        let (events, ended) = channel();
+        way.begin(&events)?;
+        let until = Instant::now().checked_add(self.grace).ok_or(io::ErrorKind::InvalidInput)?;
+        way.search(intake.received(), until, &events);
+        let reach = Reach::away(self.grace, until);
+        Session::new(self, compression, (reach, None, intake), way, events).live(&ended)
+    }
+}
+
+impl Session {
+    fn new(
+        carrier: Arc<Carrier>,
+        compression: Compression,
+        (reach, line, intake): (Reach, Option<Line>, Intake),
+        way: Box<dyn Reconnection>,
+        events: Sender<Event>,
+    ) -> Session {
+        let (broken, control, held) = (String::new(), None, false);
+        Session { carrier, compression, reach, line, intake, way, events, broken, control, held }
+    }
+
+    /// From the first event to the end; returns the reason.
+    fn live(mut self, ended: &Receiver<Event>) -> io::Result<String> {
         let control = thread("control", {
-            let (carrier, events) = (self.clone(), events.clone());
+            let (carrier, events) = (self.carrier.clone(), self.events.clone());
             move || {
                 if let Err(error) = carrier.listen() {
                     let _ = events.send(Event::Over(error));
@@ -182,28 +230,26 @@ impl Carrier {
                 let _ = events.send(Event::Local);
             }
         })?;
-        self.output.start(&self.outbox);
-        self.outbox.ping(self.clock());
-        let reach = Reach::new(self.grace);
-        let intake = Intake::default();
-        let mut session =
-            Session { carrier: self, compression, reach, line: Some(line), intake, way, events, broken: String::new() };
-        let cause = session.last(&ended);
-        session.way.stop();
-        let reason = session.conclude(cause, &ended);
-        if let Some(line) = session.line.take() {
+        self.control = Some(control);
+        self.carrier.output.start(&self.carrier.outbox);
+        self.carrier.outbox.ping(self.carrier.clock());
+        let cause = self.last(ended);
+        self.way.stop();
+        if matches!(cause, Cause::Kept) {
+            return Ok("the session goes on in another process".to_owned());
+        }
+        let reason = self.conclude(cause, ended);
+        if let Some(line) = self.line.take() {
             let _ = (line.reader.join(), line.writer.join());
         }
-        let _ = control.join();
+        self.control.take().map(JoinHandle::join);
         Ok(reason)
     }
-}
 
-impl Session {
     /// Handles events until the session ends; returns the cause.
     fn last(&mut self, ended: &Receiver<Event>) -> Cause {
         loop {
-            let event = match self.reach.deadline() {
+            let event = match self.reach.deadline().filter(|_| !self.held) {
                 None => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => ended.recv_timeout(until.saturating_duration_since(Instant::now())),
             };
@@ -211,6 +257,16 @@ impl Session {
             let step = match event {
                 Ok(Event::Local) => return Cause::Local,
                 Ok(Event::Over(reason)) => return Cause::Remote(reason),
+                Ok(Event::Hold) => {
+                    self.hold();
+                    Step::Nothing
+                }
+                Ok(Event::Save { file, way }) if self.held => match self.save(file, &way) {
+                    true => return Cause::Kept,
+                    false => Step::Nothing,
+                },
+                Ok(_) if self.held => Step::Nothing,
+                Ok(Event::Save { .. }) => Step::Nothing,
                 Ok(Event::Broken { link, why, .. }) => {
                     if self.reach.link() == Some(link) {
                         self.broken = why;
@@ -252,7 +308,7 @@ impl Session {
     }
 
     /// Ends the present connection, if there is one.
-    fn sever(&mut self) -> Result<(), String> {
+    pub fn sever(&mut self) -> Result<(), String> {
         if let Some(line) = self.line.take() {
             self.intake = line.sever(&self.carrier).ok_or("internal error: a thread of the connection has panicked")?;
         }
@@ -306,6 +362,7 @@ impl Session {
                     Side::Guest => "the API server has ended".to_owned(),
                 }
             }
+            Cause::Kept => String::new(),
             Cause::Remote(reason) => {
                 carrier.finish_deliveries(delivered());
                 self.part_locally();
@@ -361,7 +418,7 @@ impl Rest<'_> {
                 self.broken |= !closed;
             }
             // Too late, or of a connection before the last.
-            Event::Broken { .. } | Event::Alive { .. } | Event::Back(_) => {}
+            Event::Broken { .. } | Event::Alive { .. } | Event::Back(_) | Event::Hold | Event::Save { .. } => {}
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, limit_unsent, min_round_trip};
-use aviary_wire::MAX_MESSAGE;
+use aviary_wire::{DecodeError, Decoder, Encoder, MAX_MESSAGE};
 
 use crate::carry::carrier::Carrier;
 use crate::carry::compressing::Compressing;
@@ -149,6 +149,25 @@ pub(crate) struct Intake {
 impl Intake {
     pub fn received(&self) -> u64 {
         self.received
+    }
+
+    /// For the process that goes on with the session.
+    pub fn save(&self, to: &mut Encoder) {
+        [self.received, self.unacknowledged as u64, self.partial.len() as u64].into_iter().for_each(|it| to.word(it));
+        for (lane, message) in &self.partial {
+            to.word(u64::from(*lane));
+            to.bytes(message);
+        }
+    }
+
+    /// As another process has left it.
+    pub fn restored(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let [received, unacknowledged, count] = [from.word()?, from.word()?, from.word()?];
+        let mut partial = HashMap::new();
+        for _ in 0..count {
+            partial.insert(from.word()? as u32, from.bytes()?.to_vec());
+        }
+        Ok(Intake { partial, received, unacknowledged: unacknowledged as usize })
     }
 }
 

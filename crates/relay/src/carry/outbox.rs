@@ -7,6 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, Region};
+use aviary_wire::{DecodeError, Decoder, Encoder};
 
 use crate::carry::retained::{AckError, Retained};
 use crate::frames::first::First;
@@ -72,6 +73,8 @@ struct OutboxState {
     lingers: bool,
     /// There is no connection: queued items wait for the next one.
     severed: bool,
+    /// Another process goes on with the session: no sender waits, as it could not stop then.
+    yields: bool,
     /// The session ends: the remaining frames are sent, then nothing.
     finished: bool,
     dead: bool,
@@ -123,6 +126,7 @@ impl Outbox {
             writer_waits: false,
             lingers: false,
             severed: false,
+            yields: false,
             finished: false,
             dead: false,
         };
@@ -191,6 +195,63 @@ impl Outbox {
         self.wake(&mut state);
     }
 
+    /// Another process goes on with the session: nothing is sent, and no sender waits.
+    pub fn yield_up(&self) {
+        let mut state = self.state();
+        (state.severed, state.yields) = (true, true);
+        self.wake(&mut state);
+        self.room.notify_all();
+    }
+
+    /// Everything that waits, for the process that goes on with the session. Nothing is queued any more.
+    pub fn save(&self, to: &mut Encoder) {
+        let state = self.state();
+        state.retained.save(to);
+        to.word(state.first.credits().len() as u64);
+        for (lane, bytes) in state.first.credits() {
+            to.word(u64::from(*lane));
+            to.word(*bytes);
+        }
+        to.word(state.lanes.len() as u64);
+        for (number, lane) in &state.lanes {
+            to.word(u64::from(*number));
+            [lane.credit as u64, u64::from(lane.over), lane.queue.len() as u64]
+                .into_iter()
+                .for_each(|word| to.word(word));
+            lane.queue.iter().for_each(|item| item.save(to));
+        }
+    }
+
+    /// As another process has left it; there is no connection yet.
+    pub fn restored(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let outbox = Outbox::default();
+        let mut state = outbox.state();
+        (state.retained, state.severed) = (Retained::restored(from, MAX_RETAINED_BYTES)?, true);
+        for _ in 0..from.word()? {
+            let lane = from.word()? as u32;
+            state.first.grant(lane, from.word()?);
+        }
+        for _ in 0..from.word()? {
+            let number = from.word()? as u32;
+            let [credit, over, count] = [from.word()?, from.word()?, from.word()?];
+            let credit = (credit as i64).min(CREDIT_BYTES as i64);
+            let mut lane = OutboxLane { credit, over: over != 0, ..OutboxLane::new() };
+            for _ in 0..count {
+                let item = Item::restored(from)?;
+                state.held += item.held();
+                lane.queued += item.message_bytes();
+                lane.queue.push_back(item);
+            }
+            if !lane.queue.is_empty() {
+                state.turns.push_back(number);
+                state.urgent = true;
+            }
+            state.lanes.insert(number, lane);
+        }
+        drop(state);
+        Ok(outbox)
+    }
+
     /// A new connection, on which the peer continues after `received` packets.
     pub fn relink(&self, received: u64) -> Result<(), AckError> {
         let mut state = self.state();
@@ -239,7 +300,7 @@ impl Outbox {
     /// Waits while too much is queued, on this lane or on all together.
     fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, OutboxState>, Over> {
         let mut state = self.state();
-        while !state.has_room(lane, self.most) && !state.dead && !state.finished {
+        while !state.has_room(lane, self.most) && !state.yields && !state.dead && !state.finished {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.dead || state.finished { Err(Over) } else { Ok(state) }

@@ -57,6 +57,11 @@ impl Reach {
         Reach { state: ReachState::Linked { link: 0 }, grace }
     }
 
+    /// Of a session that another process has left without a connection.
+    pub fn away(grace: Duration, until: Instant) -> Self {
+        Reach { state: ReachState::Away { link: 0, until }, grace }
+    }
+
     /// Applies an event that happens at `now`.
     pub fn change(&mut self, change: Change, now: Instant) -> Step {
         let (state, step) = match (self.state, change) {

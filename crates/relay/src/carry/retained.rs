@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use aviary_wire::{DecodeError, Decoder, Encoder};
 use thiserror::Error;
 
 use crate::frames::frame::MAX_PACKET;
@@ -110,6 +111,24 @@ impl Retained {
             return Err(AckError::Forgotten(count, self.acked));
         }
         self.acknowledge(count)
+    }
+
+    /// Everything that the process needs that goes on with the session.
+    pub fn save(&self, to: &mut Encoder) {
+        [self.sent, self.acked, self.first, self.packets.len() as u64].into_iter().for_each(|word| to.word(word));
+        self.packets.iter().for_each(|packet| to.bytes(packet));
+    }
+
+    /// As another process has left it. Its numbers may be any: they are compared with the peer's as those of this process are.
+    pub fn restored(from: &mut Decoder<'_>, bound: usize) -> Result<Self, DecodeError> {
+        let [sent, acked, first, count] = [from.word()?, from.word()?, from.word()?, from.word()?];
+        let mut again = Retained { sent, acked, first, ..Retained::new(Some(bound)) };
+        for _ in 0..count {
+            let packet = from.bytes()?.to_vec();
+            again.bytes += PACKET_COST + packet.capacity();
+            again.packets.push_back(packet);
+        }
+        Ok(again)
     }
 
     /// The first kept packet with at least this number: its number and bytes.

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use aviary_transport::{HUGE_PAGE, huge_from};
+use aviary_wire::{DecodeError, Decoder, Encoder};
 use thiserror::Error;
 
 const PAGE: usize = 4096;
@@ -38,6 +39,37 @@ impl Touched {
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).bytes
+    }
+
+    /// For the process that goes on with the session.
+    pub fn save(&self, to: &mut Encoder) {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = || state.chunks.iter().enumerate().filter(|(_, chunk)| **chunk != Chunk::default());
+        to.word(state.limit as u64);
+        to.word(used().count() as u64);
+        for (number, chunk) in used() {
+            to.word(number as u64);
+            chunk.iter().for_each(|bits| to.word(*bits));
+        }
+    }
+
+    /// As another process has left it. `size`: the arena's.
+    pub fn restored(size: usize, from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        let touched = Touched::new(size, from.word()? as usize);
+        let mut state = touched.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..from.word()? {
+            let number = from.word()? as usize;
+            for word in 0..PAGES / 64 {
+                let bits = from.word()?;
+                // A chunk that the arena does not have was not written by this program.
+                let Some(chunk) = state.chunks.get_mut(number) else { continue };
+                let more = (bits & !chunk[word]).count_ones() as usize * PAGE;
+                chunk[word] |= bits;
+                state.bytes += more;
+            }
+        }
+        drop(state);
+        Ok(touched)
     }
 
     /// Counts a range before it is written. A part outside of the arena is not counted: the arena refuses the write.

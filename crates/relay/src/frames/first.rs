@@ -34,6 +34,11 @@ impl First {
         self.farewell.get_or_insert_with(|| reason[..reason.len().min(LONGEST_REASON)].to_vec());
     }
 
+    /// Waiting credits, by lane. Of what else waits nothing is of use to another connection.
+    pub fn credits(&self) -> &BTreeMap<u32, u64> {
+        &self.credits
+    }
+
     /// The lane has ended: its credit is dropped.
     pub fn forget(&mut self, lane: u32) {
         self.credits.remove(&lane);

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use aviary_transport::{Arena, Region};
+use aviary_wire::{DecodeError, Decoder, Encoder};
 
 use crate::frames::frame::{Kind, MAX_FRAGMENT_BYTES, put_frame, put_header};
 
@@ -44,6 +45,52 @@ impl Item {
                 Item::Small { frames, .. } => frames.len(),
                 Item::Bulk(bulk) => bulk.message.len() + bulk.listed * size_of::<Region>(),
             }
+    }
+}
+
+impl Item {
+    /// Message bytes that are not sent.
+    pub fn message_bytes(&self) -> usize {
+        match self {
+            Item::Small { bytes, .. } => *bytes,
+            Item::Bulk(bulk) => bulk.message.len() - bulk.sent,
+        }
+    }
+
+    pub fn save(&self, to: &mut Encoder) {
+        match self {
+            Item::Small { frames, bytes } => {
+                to.word(0);
+                to.bytes(frames);
+                to.word(*bytes as u64);
+            }
+            Item::Bulk(Bulk { regions, listed, message, sent }) => {
+                to.word(1);
+                [regions.len(), *listed, *sent].into_iter().for_each(|number| to.word(number as u64));
+                for region in regions {
+                    to.word(region.offset);
+                    to.word(region.length as u64);
+                }
+                to.bytes(message);
+            }
+        }
+    }
+
+    /// As another process has left it. A region may lie anywhere: reading it then gives zeros.
+    pub fn restored(from: &mut Decoder<'_>) -> Result<Item, DecodeError> {
+        if from.word()? == 0 {
+            let frames = from.bytes()?.to_vec();
+            let bytes = (from.word()? as usize).min(frames.len());
+            return Ok(Item::Small { frames, bytes });
+        }
+        let [count, listed, sent] = [from.word()?, from.word()?, from.word()?];
+        let mut regions = VecDeque::new();
+        for _ in 0..count {
+            regions.push_back(Region { offset: from.word()?, length: from.word()? as usize });
+        }
+        let message = from.bytes()?.to_vec();
+        let sent = (sent as usize).min(message.len());
+        Ok(Item::Bulk(Bulk { regions, listed: listed as usize, message, sent }))
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::{ControlSocket, receive_greeting, receive_hello, send_greeting};
 use aviary_wire::attach::welcome_status;
+use aviary_wire::control::control_kind;
 use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 use rustix::net::{SendFlags, send};
 use rustix::time::{ClockId, clock_gettime};
@@ -27,8 +28,9 @@ use crate::carry::link::Link;
 use crate::carry::threads::thread;
 use crate::frames::frame::Kind;
 use crate::frames::welcome::{WELCOME_TIMEOUT, refuse_as};
+use crate::keeping::image::KeptWay;
 use crate::keys::security::{Identity, NodeSecurity};
-use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, Ticket, Tickets};
+use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, SessionName, Ticket, Tickets};
 
 /// The most time for the other gateway to pass its connection.
 const PASS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,7 +60,7 @@ struct Expected {
     security: NodeSecurity,
     /// Empty if the node accepts peers without identity (--plain-loopback).
     tenant: String,
-    resumption: Resumption,
+    session: SessionName,
     patience: Duration,
     tickets: Mutex<Tickets>,
 }
@@ -79,12 +81,28 @@ impl HandOvers {
         patience: Duration,
     ) -> Self {
         let tickets = Mutex::new(Tickets::Known(resumption.ticket));
-        let expected = Arc::new(Expected { security, tenant, resumption, patience, tickets });
+        let session = resumption.session;
+        let expected = Arc::new(Expected { security, tenant, session, patience, tickets });
         HandOvers { expected, node: Arc::new(node) }
     }
 
+    /// Of a session that an earlier gateway has left.
+    pub fn again(node: OwnedFd, security: NodeSecurity, kept: KeptWay) -> Self {
+        let KeptWay { tenant, session, tickets, patience } = kept;
+        let tickets = Mutex::new(tickets);
+        HandOvers {
+            expected: Arc::new(Expected { security, tenant, session, patience, tickets }),
+            node: Arc::new(node),
+        }
+    }
+
+    /// Tells the node that the session can go on.
+    pub fn tell_ready(&self) {
+        self.tell_line("ready\n");
+    }
+
     /// Sends a line to the node, or drops it if the node does not read: this process must not wait for it.
-    fn tell(&self, line: &str) {
+    fn tell_line(&self, line: &str) {
         let _ = send(&*self.node, line.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
@@ -92,6 +110,12 @@ impl HandOvers {
 impl Expected {
     fn tickets(&self) -> std::sync::MutexGuard<'_, Tickets> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For the process that goes on with the session.
+    fn kept(&self) -> KeptWay {
+        let (tenant, tickets) = (self.tenant.clone(), *self.tickets());
+        KeptWay { tenant, session: self.session, tickets, patience: self.patience }
     }
 
     /// Accepts a connection if the peer is of the session's tenant and shows the session's ticket.
@@ -109,7 +133,7 @@ impl Expected {
             || self.security.identify(certified, &resume.token) == Identity::Tenant(self.tenant.clone());
         match resume.proof {
             Some(Proof { ticket, received })
-                if same_tenant && resume.session == self.resumption.session && self.tickets().counts(&ticket) =>
+                if same_tenant && resume.session == self.session && self.tickets().counts(&ticket) =>
             {
                 Ok(Arrival { link, received, shown: Some(ticket) })
             }
@@ -159,7 +183,20 @@ fn leave_open(hearing: &Mutex<Hearing>, next: Hearing) -> bool {
 /// Examines connections that the node passes, until the node ends.
 fn take_all(expected: &Arc<Expected>, node: &ControlSocket, events: &Sender<Event>) {
     let mut listening: Option<Listening> = None;
-    while let Ok(Some((_, passed))) = node.receive() {
+    while let Ok(Some((message, passed))) = node.receive() {
+        match message.kind {
+            control_kind::GATEWAY_HOLD => {
+                let _ = events.send(Event::Hold);
+                continue;
+            }
+            control_kind::GATEWAY_SAVE => {
+                if let Some(file) = passed {
+                    let _ = events.send(Event::Save { file: file.into(), way: expected.kept() });
+                }
+                continue;
+            }
+            _ => {}
+        }
         let Some(socket) = passed.and_then(|gateway| take(&gateway)) else { continue };
         if let Some(older) = listening.take() {
             older.end();
@@ -203,7 +240,7 @@ impl Reconnection for HandOvers {
     }
 
     fn search(&mut self, _: u64, _: Instant, _: &Sender<Event>) {
-        self.tell(&format!("away {}\n", monotonic_ms()));
+        self.tell_line(&format!("away {}\n", monotonic_ms()));
     }
 
     fn admits(&self, arrival: &Arrival) -> bool {
@@ -215,12 +252,16 @@ impl Reconnection for HandOvers {
         let ticket = Ticket::random().ok_or_else(none)?;
         self.expected.tickets().renew(arrival.shown.ok_or_else(none)?, ticket);
         arrival.link.send(Kind::Resumed, &Resumed { ticket, received }.to_bytes())?;
-        self.tell("back\n");
+        self.tell_line("back\n");
         Ok(())
     }
 
     fn confirm(&mut self) {
         self.expected.tickets().confirm();
+    }
+
+    fn tell(&self, line: &str) {
+        self.tell_line(line);
     }
 
     fn stop(&mut self) {}

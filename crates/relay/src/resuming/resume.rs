@@ -44,7 +44,7 @@ pub fn random<const N: usize>() -> Option<[u8; N]> {
 }
 
 /// The valid tickets of one session, on the node.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub enum Tickets {
     /// Only this ticket is valid.
     Known(Ticket),
@@ -65,6 +65,20 @@ impl Tickets {
     /// `shown` was accepted, and `fresh` is sent in the answer.
     pub fn renew(&mut self, shown: Ticket, fresh: Ticket) {
         *self = Tickets::Renewed { shown, fresh };
+    }
+
+    /// For the process that goes on with the session.
+    pub fn save(&self, to: &mut Encoder) {
+        let (older, newer) = match self {
+            Tickets::Known(known) => (known, known),
+            Tickets::Renewed { shown, fresh } => (shown, fresh),
+        };
+        [older, newer].into_iter().for_each(|ticket| to.bytes(&ticket.0));
+    }
+
+    /// As another process has left them.
+    pub fn restored(from: &mut Decoder<'_>) -> Result<Self, ResumeError> {
+        Ok(Tickets::Renewed { shown: Ticket(array(from)?), fresh: Ticket(array(from)?) })
     }
 
     /// The relay has read the last answer: the older ticket is not valid any more.
@@ -124,7 +138,7 @@ pub enum ResumeError {
     Version(u64),
 }
 
-fn array<const N: usize>(d: &mut Decoder) -> Result<[u8; N], ResumeError> {
+pub(crate) fn array<const N: usize>(d: &mut Decoder) -> Result<[u8; N], ResumeError> {
     d.bytes()?.try_into().map_err(|_| ResumeError::Size)
 }
 
