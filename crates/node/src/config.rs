@@ -133,6 +133,8 @@ pub struct NodeConfig {
     pub upgrade: Option<UpgradeCommand>,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
+    /// Where sessions of other machines are kept from the node's end to its next start; `None`: they end with it.
+    pub keep: Option<PathBuf>,
     /// Virtual machines that may attach.
     pub vms: Vec<VmSettings>,
     /// The command of each VM's device.
@@ -181,6 +183,7 @@ impl NodeConfig {
             reload: None,
             upgrade: None,
             remote: None,
+            keep: None,
             vms: Vec::new(),
             vm_device: VmDeviceCommand::own(),
             cards: Vec::new(),

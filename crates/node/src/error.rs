@@ -71,6 +71,8 @@ pub enum NodeError {
     NoGrant,
     /// cannot set up control groups for API servers: {0}
     Groups(#[from] GroupError),
+    /// cannot keep sessions in {0} (--keep): {1}
+    Keep(PathBuf, String),
     /// cannot watch file descriptors: {0}
     Watch(io::Error),
     /// the kernel does not identify the connecting process: {0}

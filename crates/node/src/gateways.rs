@@ -1,5 +1,8 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
+mod kept;
+pub mod yielding;
+
 use crate::attach::foreign::nobody;
 use crate::attach::guest::Guest;
 use crate::attach::strangers::Strangers;
@@ -25,6 +28,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
+use yielding::Yielding;
 
 /// Processes at a time. Those of strangers have far fewer places: tenants that are known do not compete with them.
 const MAX_GATEWAYS: usize = 4096;
@@ -50,6 +54,7 @@ pub struct Gateway {
     /// As whom it attached.
     guest: Option<Guest>,
     reach: Reach,
+    yielding: Yielding,
 }
 
 /// A gateway's connection, as it says itself.
@@ -170,7 +175,7 @@ impl Gateways {
             return Err(NodeError::Crowded(peer));
         }
         let failed = |error: io::Error| NodeError::Spawn(command.program.clone(), error);
-        self.list.insert(id, spawn(command, node, socket, aside).map_err(failed)?);
+        self.list.insert(id, spawn(command, node, socket.into(), aside).map_err(failed)?);
         Ok(true)
     }
 
@@ -316,7 +321,7 @@ impl Gateway {
 
     /// Takes what it has told about its connection since. It may tell anything: as much as is there is read, and the last
     /// line that means something counts.
-    fn hear(&mut self) {
+    pub fn hear(&mut self) {
         let mut lines = [0; 4096];
         let n = self.take(&mut lines);
         let told = String::from_utf8_lossy(&lines[..n]).into_owned();
@@ -328,7 +333,7 @@ impl Gateway {
                     }
                 }
                 _ if line == "back" => self.reach = Reach::Linked,
-                _ => {}
+                _ => self.yielding = Yielding::of(line).unwrap_or_else(|| std::mem::take(&mut self.yielding)),
             }
         }
     }
@@ -347,6 +352,11 @@ impl Gateway {
         let _ = pidfd_send_signal(&self.exit, Signal::TERM);
     }
 
+    /// What it has said last of a session that goes on in another process.
+    pub fn yielding(&self) -> &Yielding {
+        &self.yielding
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -356,7 +366,8 @@ impl Gateway {
     }
 }
 
-fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream, aside: &Aside) -> io::Result<Gateway> {
+/// `input`: its connection, or the session that it goes on with.
+fn spawn(command: &GatewayCommand, node: &HelperAccess, input: OwnedFd, aside: &Aside) -> io::Result<Gateway> {
     let (report, theirs) = UnixStream::pair()?;
     report.set_nonblocking(true)?;
     let report = Foreign::new(report.into(), aside, &nobody(), "the socket of a gateway");
@@ -367,14 +378,17 @@ fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream, aside
         .args(node.arguments())
         // It reads what strangers send, and needs nothing of the node's.
         .env_clear()
-        .stdin(Stdio::from(OwnedFd::from(socket)))
+        .stdin(Stdio::from(input))
         .stdout(Stdio::from(OwnedFd::from(theirs)))
         // Signals from the terminal are for the node, which ends its gateways itself.
         .process_group(0);
     let mut child = aside.while_spawning(|| process.spawn())?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }),
+        Ok(exit) => {
+            let yielding = Yielding::default();
+            Ok(Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked, yielding })
+        }
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -409,7 +423,8 @@ mod tests {
         let (report, mut told) = UnixStream::pair().unwrap();
         told.write_all(line.as_bytes()).unwrap();
         let report = Foreign::own(report.into());
-        Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked }
+        let yielding = Yielding::default();
+        Gateway { child, exit, report, origin: None, guest: None, reach: Reach::Linked, yielding }
     }
 
     #[test]

@@ -122,6 +122,16 @@ impl Node {
         self.core.aim(Goal::Drain);
     }
 
+    /// Ends once the sessions of other machines are in files, from which the next node goes on with them. False: no such folder
+    /// was given.
+    pub fn keep(&self) -> bool {
+        let keeps = self.core.keep.is_some();
+        if keeps {
+            self.core.aim(Goal::Keep);
+        }
+        keeps
+    }
+
     /// Readable (it hangs up) when the node has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()

@@ -17,6 +17,7 @@ mod gateways;
 mod grants;
 mod handle;
 mod helpers;
+mod keeping;
 mod log;
 mod node;
 mod relocation;

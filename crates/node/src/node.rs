@@ -11,6 +11,7 @@ use crate::gateways::Gateways;
 use crate::grants::store::GrantStore;
 use crate::grants::table::Grants;
 use crate::helpers::{HelperAccess, HelperDoor};
+use crate::keeping::{folder::KeepFolder, progress::Keeping};
 use crate::log::Log;
 use crate::relocation::records::Relocations;
 use crate::scheduling::{DeviceReport, Scheduling};
@@ -49,6 +50,8 @@ pub enum Goal {
     Serve,
     /// End when no guest is left.
     Drain,
+    /// End once the sessions of other machines are kept for the next node.
+    Keep,
     /// End now.
     Stop,
 }
@@ -76,6 +79,8 @@ pub struct Core {
     pub(crate) remote: Vec<OwnedFd>,
     /// The files of grants; whoever has it changes grants. Taken before `state`, except by the node's loop, which never waits for it.
     pub(crate) grant_store: Mutex<Option<GrantStore>>,
+    /// Where sessions of other machines wait for the next node; `None`: they end with this one.
+    pub(crate) keep: Option<KeepFolder>,
     state: Mutex<CoreState>,
 }
 
@@ -95,6 +100,7 @@ pub(crate) struct CoreState {
     pub cards: Cards,
     pub fpga_devices: FpgaDevices,
     pub grants: Grants,
+    pub keeping: Keeping,
     /// How often the node's program was replaced.
     pub upgrades: u64,
 }
@@ -206,6 +212,7 @@ impl CoreState {
             cards,
             fpga_devices,
             grants: Grants::default(),
+            keeping: Keeping::default(),
             upgrades: 0,
         })
     }
@@ -220,6 +227,7 @@ impl Core {
         mut before: Option<&mut Handover>,
     ) -> Result<Self, NodeError> {
         let (epoll, aside) = (Epoll::new()?, Aside::default());
+        let keep = config.keep.as_deref().map(KeepFolder::open).transpose()?;
         listener.guard(&aside);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| NodeError::Watch(errno.into()))?;
@@ -260,6 +268,7 @@ impl Core {
             helper_door,
             remote,
             grant_store: Mutex::new(grant_store),
+            keep,
             state: Mutex::new(state),
         };
         core.begin_grants(before.as_deref_mut());
@@ -320,7 +329,9 @@ impl Core {
     }
 
     pub fn run(&self) -> Result<(), NodeError> {
+        self.bring_back();
         let result = self.serve();
+        self.write_kept();
         self.end_all();
         result
     }
@@ -345,6 +356,7 @@ impl Core {
             self.look_at_relocations(Instant::now());
             self.park_idle(Instant::now());
             self.look_at_swaps();
+            self.keep_sessions(Instant::now());
             self.turn_out_overdue(Instant::now());
             late_lines(&self.aside, Instant::now()).for_each(|line| self.log.warn(line));
             self.watch_accounts(Instant::now());
@@ -376,6 +388,7 @@ impl Core {
             .chain(state.attaching.refusals.next_settle())
             .chain(state.next_log_event())
             .chain(state.grants.next_look(now, SystemTime::now()))
+            .chain(state.keeping.next_look(now))
             .chain(self.aside.next_look(now))
             .min()
     }

@@ -202,6 +202,9 @@ pub struct GatewayCommandLine {
     /// The file with the keys that grants name.
     #[arg(long, value_name = "FILE")]
     grant_keys: Option<PathBuf>,
+    /// Go on with the session that an earlier gateway has left; standard input is its file.
+    #[arg(long)]
+    kept: bool,
     #[command(flatten)]
     options: ServeArgs,
 }
@@ -221,7 +224,10 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    let peer = std::net::TcpStream::from(socket.try_clone()?).peer_addr();
+    let peer = match command.kept {
+        true => Err(std::io::ErrorKind::NotConnected.into()),
+        false => std::net::TcpStream::from(socket.try_clone()?).peer_addr(),
+    };
     let security = match &command.options.tls_dir {
         Some(folder) => NodeSecurity::load(folder, command.grant_keys.as_deref())?,
         None => NodeSecurity::plain(),
@@ -240,7 +246,8 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         memory: usize::try_from(memory).unwrap_or(usize::MAX),
         grace: Duration::from_millis(command.network_grace),
     };
-    match aviary_relay::gateway(options) {
+    let serve = if command.kept { aviary_relay::gateway_again } else { aviary_relay::gateway };
+    match serve(options) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(why) => {
             let peer = peer.map_or("another machine".into(), |address| address.to_string());

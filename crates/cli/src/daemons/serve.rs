@@ -48,6 +48,9 @@ pub struct ServeCommand {
     listen: Vec<NodeAddress>,
     #[command(flatten)]
     remote: ServeArgs,
+    /// At the end keep sessions of other machines in this folder, from which the next node with the same DIR goes on with them
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Permissions of the socket in octal, which decide who may attach [default: 600]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u32>,
@@ -131,14 +134,21 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     let node = Node::start_after(config, before)?;
     notify::tell(Word::Ready);
+    let mut stopping = false;
     loop {
         match signals.take_noted() {
             // The log says the reason.
             Some(SIGHUP) if reloads => drop(node.reload()),
-            Some(_) => {
+            // A second one does not wait for sessions that are being kept.
+            Some(_) if !stopping => {
                 notify::tell(Word::Stopping);
-                return Ok(ExitCode::SUCCESS);
+                stopping = node.keep();
+                if !stopping {
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
+            Some(_) => return Ok(ExitCode::SUCCESS),
+            None if stopping && node.is_finished() => return Ok(ExitCode::SUCCESS),
             None if node.is_finished() => bail!("the node ended unexpectedly"),
             None => signals.wait(node.ended()).context("cannot wait for signals")?,
         }
@@ -321,8 +331,9 @@ fn sockets(
     Ok((socket, others))
 }
 
-/// What holds for the socket, for API servers and for their environment.
+/// What holds for the socket, for API servers and for their environment; the folder for sessions that outlive the node.
 fn configure_processes(config: &mut NodeConfig, command: &ServeCommand, file: &FileConfig) -> anyhow::Result<()> {
+    config.keep = command.keep.as_deref().map(std::path::absolute).transpose().context("the folder of --keep")?;
     let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;
     config.mode = command.mode.or(text_mode).unwrap_or(config.mode);
     config.spares = command.spares.or(file.spares).unwrap_or(config.spares);
@@ -420,7 +431,8 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
         (config.spares, config.zygote) = (0, None);
     }
     let tls = command.remote.tls_folder().map(std::path::absolute).transpose().context("the folder of --tls-dir")?;
-    let hidden = sandbox::hidden(&config.socket, [path.as_deref(), tls.as_deref(), config.grants.as_deref()]);
+    let others = [path.as_deref(), tls.as_deref(), config.grants.as_deref(), config.keep.as_deref()];
+    let hidden = sandbox::hidden(&config.socket, others);
     if sandbox::is_wanted(command.sandbox, &file.sandbox) {
         let shown = file.sandbox.read.iter().chain(vendor::read_by(&file.vendors)).chain(&config.modules);
         sandbox::check_shown(&hidden, shown.cloned())?;

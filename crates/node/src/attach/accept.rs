@@ -226,7 +226,12 @@ impl Core {
     }
 
     pub(crate) fn reap_gateway(&self, id: u64) {
-        let Some(gateway) = self.state().gateways.remove(id) else { return };
+        let mut state = self.state();
+        let Some(mut gateway) = state.gateways.remove(id) else { return };
+        // What it has said before it ended counts.
+        gateway.hear();
+        state.keeping.note_end(gateway.pid(), gateway.yielding());
+        drop(state);
         self.epoll.remove(gateway.exit.as_fd());
         let status = gateway.wait().ok();
         let how = status.map_or_else(|| "status unknown".to_owned(), |status| status.to_string());
@@ -366,6 +371,10 @@ impl Core {
             Identity::Grant(GrantEntry { key: Some(key), .. }) => key.as_str(),
             _ => "",
         };
+        if self.aims_at(Goal::Keep) {
+            // Its relay tries again, until it reaches the node that goes on with it.
+            return refuse(&pending.socket, "the node is ending");
+        }
         if !state.gateways.pass(tenant, session, pending.socket.as_fd()) {
             answer(&pending.socket, welcome_status::OVER, "the session has ended");
         }
@@ -438,7 +447,7 @@ impl Core {
 }
 
 /// `told`: what a gateway reports of the peer; empty: it shows nothing.
-fn remote_identity(state: &CoreState, told: String) -> Result<Identity, NodeError> {
+pub(crate) fn remote_identity(state: &CoreState, told: String) -> Result<Identity, NodeError> {
     if is_reserved(&told) {
         return Err(NodeError::ReservedName(told));
     }

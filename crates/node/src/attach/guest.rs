@@ -38,6 +38,11 @@ impl Guest {
         Ok(Self { uid: credentials.uid, pid, started, in_vm: None })
     }
 
+    /// A child of this process, which runs as this user.
+    pub fn of_child(pid: u32, uid: u32) -> Self {
+        Self { uid, pid, started: start_time(pid).unwrap_or(0), in_vm: None }
+    }
+
     /// The process in a virtual machine for which its device, `self`, attaches. A driver that does not say when the
     /// process started gets an unnamed one.
     pub fn within(self, origin: &Origin) -> Self {

@@ -65,7 +65,7 @@ impl Core {
 
     /// The sessions of the program that has `session` begin to move, or to be parked. Those that are parked already stay so,
     /// and another API server watches for their calls. Answers the number of the attempt.
-    pub(super) fn start_relocation(
+    pub(crate) fn start_relocation(
         &self,
         state: &mut CoreState,
         session: u64,
@@ -78,8 +78,8 @@ impl Core {
         movable(state, source, &sessions)?;
         let is_parked = state.relocations.parked(source).is_some();
         let target = match purpose {
-            Purpose::Check if is_parked => return Err(Refusal::lasting("it is parked")),
-            Purpose::Check => None,
+            Purpose::Check | Purpose::Keep if is_parked => return Err(Refusal::lasting("it is parked")),
+            Purpose::Check | Purpose::Keep => None,
             Purpose::Move | Purpose::Park | Purpose::Upgrade => Some(self.reserve_target(state, source)?),
         };
         let (now, number) = (Instant::now(), state.relocations.next_number());

@@ -91,7 +91,9 @@ impl Core {
                 let charged = accounts.charge_swap(to, record.bytes_written());
                 charged.map(|()| held).map_err(|error| Refusal::not_now(error.to_string()))
             }
-            Purpose::Move | Purpose::Check => accounts.move_slot(from, to).map(|()| Vec::new()).map_err(|_| locked()),
+            Purpose::Move | Purpose::Check | Purpose::Keep => {
+                accounts.move_slot(from, to).map(|()| Vec::new()).map_err(|_| locked())
+            }
         }
     }
 

@@ -79,6 +79,7 @@ impl Core {
                 }
             }
             Effect::EndCheck => self.end_check(state, source),
+            Effect::Keep => return self.keep_captured(state, source),
             Effect::GiveUp => self.end_attempt(state, source, &effects.why),
             Effect::Continue => self.let_parked_continue(state, source),
             Effect::Lose => self.lose_parked(state, source, &effects.why.reason),

@@ -62,7 +62,7 @@ impl Core {
         let room = self.config.parked_memory.saturating_sub(state.kept_bytes());
         let room = room.min(state.tenancy.accounts.swap_room(tenant));
         let park = match record.relocation.purpose() {
-            Purpose::Park => {
+            Purpose::Park | Purpose::Keep => {
                 let sessions: Vec<u64> = record.parts.keys().copied().collect();
                 let own = self.room_of_kept(state, &sessions, room);
                 Some(room.saturating_add(own.ok_or_else(others_give)?))
@@ -154,7 +154,7 @@ impl Core {
         self.check_parked_memory(state, record)?;
         let target = record.target().ok_or_else(no_target)?;
         let adopted = match (record.relocation.purpose(), record.relocation.stage()) {
-            (Purpose::Move | Purpose::Check, _) => Adopted::Moved,
+            (Purpose::Move | Purpose::Check | Purpose::Keep, _) => Adopted::Moved,
             (_, Stage::Rehearsing) => Adopted::Rehearsed,
             (Purpose::Park | Purpose::Upgrade, _) => Adopted::Parked,
         };

@@ -163,6 +163,13 @@ impl Relocation {
         }
     }
 
+    /// Of sessions whose states an earlier node has left: their API server is about to watch for calls.
+    pub fn coming(sessions: BTreeSet<u64>, now: Instant) -> Self {
+        let mut coming = Self::kept(sessions);
+        coming.enter(Stage::Replacing, now);
+        coming
+    }
+
     /// Of sessions that are parked and not wanted: another API server is to watch.
     pub fn upgrade(&mut self, now: Instant) -> Effect {
         self.begin_again(Purpose::Upgrade, now)
@@ -200,7 +207,7 @@ impl Relocation {
         match self.purpose {
             Purpose::Upgrade => true,
             Purpose::Park => matches!(self.stage, Stage::Kept | Stage::Waiting | Stage::Replacing | Stage::Rebuilding),
-            Purpose::Move | Purpose::Check => false,
+            Purpose::Move | Purpose::Check | Purpose::Keep => false,
         }
     }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 const STOP: Duration = Duration::from_secs(1);
+const ALL: [Purpose; 5] = [Purpose::Move, Purpose::Park, Purpose::Check, Purpose::Keep, Purpose::Upgrade];
 
 fn both() -> BTreeSet<u64> {
     [1, 2].into()
@@ -109,6 +110,31 @@ fn sessions_are_paused_only_once_the_target_is_prepared_for_all() {
 }
 
 #[test]
+fn kept_sessions_are_the_next_nodes_once_all_are_captured() {
+    let mut machine = Machine::new(Purpose::Keep);
+    assert_eq!(machine.does(&captured(2)), &[]);
+    machine.is_lie(&captured(2));
+    assert_eq!(machine.does(&captured(1)), &[Effect::Keep]);
+    let mut refused = Machine::new(Purpose::Keep);
+    assert_eq!(refused.does(&captured(2)), &[]);
+    assert_eq!(refused.does(&Event::because(Kind::Refused, refusal())), &[Effect::GiveUp]);
+}
+
+/// The next node has their states before it has an API server that watches.
+#[test]
+fn coming_sessions_wait_for_an_api_server_that_watches() {
+    let now = Instant::now();
+    let mut machine = Machine { relocation: Relocation::coming(both(), now), now };
+    assert!(machine.relocation.is_parked() && !machine.relocation.is_wanted());
+    assert_eq!(machine.does(&Event::report(Kind::Settled, 1)), &[]);
+    assert_eq!(machine.does(&Event::report(Kind::Settled, 2)), &[]);
+    assert!(machine.relocation.is_quiet());
+    assert_eq!(machine.does(&Event::new(Kind::Wanted)), &[Effect::Charge]);
+    let mut failed = Machine { relocation: Relocation::coming(both(), now), now };
+    assert_eq!(failed.does(&Event::because(Kind::Failed, refusal())), &[Effect::ReplaceSource]);
+}
+
+#[test]
 fn reports_of_other_sessions_or_a_second_time_are_lies() {
     let mut machine = Machine::at(Purpose::Move, Stage::Capturing);
     for event in [Event::report(Kind::Rebuilt, 1), Event::report(Kind::Settled, 1), captured(3)] {
@@ -145,7 +171,7 @@ fn end_of_a_process_has_a_row_in_every_stage() {
             });
             let is_parked = Machine::at(purpose, stage).relocation.is_parked() && purpose == Purpose::Park;
             let needless = match kind {
-                Kind::TargetGone => is_parked || purpose == Purpose::Check,
+                Kind::TargetGone => is_parked || matches!(purpose, Purpose::Check | Purpose::Keep),
                 Kind::Due => stage == Stage::Kept,
                 _ => false,
             };
@@ -153,13 +179,12 @@ fn end_of_a_process_has_a_row_in_every_stage() {
         }
         stages += 1;
     }
-    assert_eq!(stages, 15);
+    assert_eq!(stages, 16);
 }
 
 /// Every stage of every purpose that is not over, in the order in which the table leads to them.
 pub fn reached() -> Vec<(Purpose, Stage)> {
-    let begin = |purpose: Purpose| (purpose, purpose.begins().0);
-    let mut all = vec![begin(Purpose::Move), begin(Purpose::Park), begin(Purpose::Check), begin(Purpose::Upgrade)];
+    let mut all: Vec<_> = ALL.map(|purpose| (purpose, purpose.begins().0)).into();
     let mut at = 0;
     while let Some((purpose, stage)) = all.get(at).copied() {
         for row in ROWS.iter().filter(|row| row.purposes.contains(&purpose) && row.stages.contains(&stage)) {
@@ -522,7 +547,7 @@ fn way(purpose: Purpose) -> String {
 /// The part of docs/moving.md that the table writes.
 fn page() -> String {
     let mut page = String::from("```text\n");
-    for purpose in [Purpose::Move, Purpose::Park, Purpose::Check, Purpose::Upgrade] {
+    for purpose in ALL {
         page += &format!("{}\n", way(purpose));
     }
     page += "```\n\n| purpose | stage | event | if | next stage | the node's steps |\n|---|---|---|---|---|---|\n";

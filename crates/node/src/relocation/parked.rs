@@ -67,6 +67,21 @@ impl Core {
         Ok(())
     }
 
+    /// The source gets the states that an earlier node has left, and watches.
+    pub(crate) fn hand_kept(&self, state: &mut CoreState, server: u64) -> Result<(), Refusal> {
+        state.with_relocation(server, |state, record| {
+            self.hand_states(state, record, server, Adopted::Parked)?;
+            for (id, part) in &mut record.parts {
+                let pages = state.registry.sessions.get_mut(id).and_then(|session| session.pages.as_mut());
+                if let Some(pages) = pages {
+                    (pages.devices, pages.devices_file) = (part.devices.take(), part.devices_file.take());
+                }
+            }
+            self.charge_next_watcher(state, record, server);
+            Ok(())
+        })
+    }
+
     /// A limit that was lowered meanwhile is no reason to lose a session.
     fn charge_next_watcher(&self, state: &CoreState, record: &Record, target: u64) {
         let seat = |server: u64| state.registry.servers.get(&server).and_then(|known| known.seat.as_ref());

@@ -102,7 +102,7 @@ impl SessionMoves {
         match purpose {
             Purpose::Move => (self.count, self.last_us) = (self.count + 1, Some(figures.stood_us)),
             Purpose::Park => self.parks += 1,
-            Purpose::Check | Purpose::Upgrade => {}
+            Purpose::Check | Purpose::Upgrade | Purpose::Keep => {}
         }
     }
 }

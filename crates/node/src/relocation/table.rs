@@ -19,6 +19,8 @@ pub enum Purpose {
     Park,
     /// Captured and continued where they are, to see if they could move.
     Check,
+    /// Captured for the next node: the node ends, and nothing watches for their calls (`aviary serve --keep`).
+    Keep,
     /// Of sessions that are parked already: the target takes the place of the source that watches.
     Upgrade,
 }
@@ -97,6 +99,8 @@ pub enum Effect {
     Commit,
     /// Let captured sessions continue in the source: nothing else was asked.
     EndCheck,
+    /// Take the states for the next node. The sessions continue there only.
+    Keep,
     /// End the target. The sessions continue in the source, if that is still there, or are as parked as before.
     GiveUp,
     /// Charge what parked sessions held, then report `Charged` or `NoRoom`.
@@ -167,7 +171,7 @@ impl Purpose {
         match self {
             Self::Move => (Stage::Announcing, Effect::Announce),
             Self::Park | Self::Upgrade => (Stage::Preparing, Effect::Prepare),
-            Self::Check => (Stage::Capturing, Effect::Capture),
+            Self::Check | Self::Keep => (Stage::Capturing, Effect::Capture),
         }
     }
 }
@@ -198,7 +202,7 @@ pub const ROWS: &[Row] = {
     };
     use Guard::{Always, Hopeless, Last, LastToRehearse, LastTooEarly, LastUnwanted, NoWayBack, Wanted};
     use Kind as On;
-    use Purpose::{Check, Move, Park, Upgrade};
+    use Purpose::{Check, Keep, Move, Park, Upgrade};
     use Stage::{
         Announcing, Capturing, Committed, Kept, Preparing, Rebuilding, Rehearsing, Replacing, Settling, Waiting,
     };
@@ -211,6 +215,7 @@ pub const ROWS: &[Row] = {
         row(&[Move, Park], &[Preparing], &[On::Prepared], Last, Some(Capturing), &[Capture]).at(Halt::Prepared),
         row(&[Upgrade], &[Preparing], &[On::Prepared], Last, Some(Settling), &[HandOver]).at(Halt::Prepared),
         row(&[Check], &[Capturing], &[On::Captured], Last, Some(Committed), &[EndCheck]).at(Halt::Captured),
+        row(&[Keep], &[Capturing], &[On::Captured], Last, Some(Committed), &[Effect::Keep]).at(Halt::Captured),
         row(&[Move], &[Capturing], &[On::Captured], Last, Some(Rebuilding), &[HandOver]).at(Halt::Captured),
         row(&[Park], &[Capturing], &[On::Captured], LastToRehearse, Some(Rehearsing), &[HandOver]).at(Halt::Captured),
         row(&[Park], &[Capturing], &[On::Captured], Last, Some(Settling), &[HandOver]).at(Halt::Captured),
@@ -238,7 +243,7 @@ pub const ROWS: &[Row] = {
         row(&[Upgrade], &[Settling], &[On::SourceGone], Always, None, &[]),
         row(&[Move], &[Announcing, Preparing, Capturing, Rebuilding], OBSTACLES, Always, None, &[GiveUp]),
         row(&[Park], &[Preparing, Capturing, Rehearsing, Settling], OBSTACLES, Always, None, &[GiveUp]),
-        row(&[Check], &[Capturing], &[On::Refused, On::SourceGone, On::Ended, On::Due], Always, None, &[GiveUp]),
+        row(&[Check, Keep], &[Capturing], &[On::Refused, On::SourceGone, On::Ended, On::Due], Always, None, &[GiveUp]),
         // A target that does not know parks.
         row(&[Park], &[Settling], &[On::Rebuilt], Always, None, &[GiveUp]),
         row(&[Upgrade], &[Settling], &[On::Rebuilt], Always, Some(Kept), &[GiveUp]),

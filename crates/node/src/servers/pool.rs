@@ -76,7 +76,7 @@ impl Core {
     }
 
     /// `vendor`: the libraries of a new one.
-    fn server_for(
+    pub(crate) fn server_for(
         &self,
         state: &mut CoreState,
         guest: Guest,

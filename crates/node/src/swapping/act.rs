@@ -137,7 +137,7 @@ impl Core {
 impl CoreState {
     /// Bytes of host memory that parked and swapped sessions take.
     pub fn kept_bytes(&self) -> u64 {
-        self.relocations.parked_bytes().saturating_add(self.swapping.host_bytes())
+        self.relocations.parked_bytes().saturating_add(self.swapping.host_bytes()).saturating_add(self.keeping.bytes())
     }
 }
 

@@ -81,7 +81,7 @@ impl CoreState {
 pub(crate) type NewDevices = ((GrantPage, OwnedFd), (OwnedFd, OwnedFd));
 
 /// Descriptors for an API server.
-struct NewPages {
+pub(crate) struct NewPages {
     stats: OwnedFd,
     devices: Option<(OwnedFd, OwnedFd)>,
 }
@@ -132,13 +132,8 @@ impl Core {
         let own = session.identity.is_nodes_own(session.guest.uid);
         let user = state.user_for(&session.tenant, own)?;
         let tenant = state.tenants().called(&session.tenant);
+        self.seat(state, session.server, &tenant)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
-        if server.seat.is_none() {
-            if let Some(groups) = &self.groups {
-                groups.join(session.server, &tenant.name);
-            }
-            server.seat_at(state.tenancy.accounts.assign_slot(&tenant)?, &self.aside);
-        }
         let seat = server.seat.as_ref().ok_or_else(gone)?;
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
@@ -164,6 +159,19 @@ impl Core {
         sent.map_err(failed)?;
         session.pages = Some(pages);
         Ok(pid)
+    }
+
+    /// The API server has a place in the tenant's page from here on.
+    pub(crate) fn seat(&self, state: &mut CoreState, id: u64, tenant: &Tenant) -> Result<(), NodeError> {
+        let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
+        let server = state.registry.servers.get_mut(&id).ok_or_else(gone)?;
+        if server.seat.is_none() {
+            if let Some(groups) = &self.groups {
+                groups.join(id, &tenant.name);
+            }
+            server.seat_at(state.tenancy.accounts.assign_slot(tenant)?, &self.aside);
+        }
+        Ok(())
     }
 
     /// A session as an API server with this slot in the tenant's page hears of it.
@@ -203,7 +211,7 @@ impl Core {
 
     /// The memory that one session shares with one API server; new each time: a process that an earlier one has left
     /// behind may still have the last ones.
-    fn new_pages(&self, tenant: &Tenant) -> rustix::io::Result<(SessionPages, NewPages)> {
+    pub(crate) fn new_pages(&self, tenant: &Tenant) -> rustix::io::Result<(SessionPages, NewPages)> {
         let stats = StatsPage::create()?;
         StatsPage::limit(stats.as_fd(), &tenant.limits, &tenant.device_limits)?;
         let shown = StatsPage::open(stats.as_fd())?;
