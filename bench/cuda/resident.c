@@ -1,6 +1,9 @@
 /* A program with much device memory that works on it in steps, so that moves between them can be checked:
  *   resident MIB      prints "ready"; after each line of its input it makes a step and prints "step N"; at the input's end "digest X"
+ *   resident MIB BEGIN END   prints "ready"; makes steps until END, seconds of CLOCK_MONOTONIC; prints "steps N ALL", of which N
+ *                     ended from BEGIN on, and the digest
  * The digest is of all its device memory and its variables. */
+#include <time.h>
 #include "../../apis/cuda/tests/driver/common.h"
 #include "../../apis/cuda/tests/driver/kernels.h"
 
@@ -58,12 +61,32 @@ static uint64_t digest(void)
     return sum;
 }
 
+static double now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void steps_until(double begin, double end)
+{
+    unsigned counted = 0, all = 0;
+
+    while (now() < end) {
+        step();
+        all++;
+        counted += now() >= begin;
+    }
+    printf("steps %u %u\n", counted, all);
+}
+
 int main(int argc, char **argv)
 {
     char line[16];
     unsigned steps = 0;
 
-    CHECK(argc == 2);
+    CHECK(argc == 2 || argc == 4);
     start();
     MUST(cuModuleLoadData(&module, several));
     MUST(cuModuleGetFunction(&fill, module, "fill"));
@@ -71,7 +94,9 @@ int main(int argc, char **argv)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     allocate((size_t)strtoull(argv[1], NULL, 10) << 20);
     printf("ready\n");
-    while (fgets(line, sizeof(line), stdin)) {
+    if (argc == 4)
+        steps_until(strtod(argv[2], NULL), strtod(argv[3], NULL));
+    while (argc == 2 && fgets(line, sizeof(line), stdin)) {
         step();
         printf("step %u\n", ++steps);
     }
