@@ -64,8 +64,8 @@ pub enum RebuildError {
     Failed { function: &'static str, error: i64 },
     /// {function}, repeated in the new API server: {difference}
     Different { function: &'static str, difference: Difference },
-    /// {function}, repeated in the new API server, returns another value than before
-    NotSame { function: &'static str },
+    /// {function}, repeated in the new API server, returns {found:x?} instead of {expected:x?}
+    NotSame { function: &'static str, found: Vec<u64>, expected: Vec<u64> },
     /// {function}, repeated in the new API server, does not return the memory that it returned before
     Memory { function: &'static str },
     /// {0}

@@ -55,7 +55,7 @@ impl Replay {
         let found = replayed.map(|replayed| replayed.found).unwrap_or_default();
         match outcome {
             Ok(Outcome::Done { success: true, .. }) if found != record.same => {
-                return Err(RebuildError::NotSame { function });
+                return Err(RebuildError::NotSame { function, found, expected: record.same.clone() });
             }
             Ok(Outcome::Done { success: true, .. }) => {}
             Ok(Outcome::Done { error, .. }) => return Err(RebuildError::Failed { function, error }),

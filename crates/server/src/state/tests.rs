@@ -299,7 +299,7 @@ fn values_that_must_be_the_same_are_compared() {
     MOVES_PLACES.store(1, Ordering::SeqCst);
     let error = rebuild(&new.session, &mut bytes.as_slice(), &Places::default()).err().unwrap();
     MOVES_PLACES.store(0, Ordering::SeqCst);
-    assert!(matches!(error, RebuildError::NotSame { function: "create_at" }), "{error}");
+    assert!(matches!(error, RebuildError::NotSame { function: "create_at", .. }), "{error}");
 }
 
 #[test]
