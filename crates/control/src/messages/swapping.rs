@@ -29,6 +29,9 @@ pub enum SwapOrder {
     Room { request: u64, granted: bool },
     /// Keep so many bytes of host memory for the next `Evict` at most: answered by `Kept`. Only who keeps some is told.
     Keep { most: u64 },
+    /// Make host memory for the next `Evict` while the session runs, until it keeps so many bytes: answered by `Kept`, with fewer if
+    /// there is no memory or they are not needed.
+    Prepare { bytes: u64 },
 }
 
 /// Module to the node.

@@ -1,6 +1,6 @@
 //! The node's steps: operators' wishes, and what the residency decides.
 
-use super::{OWN_STOP_MS, Swapping, request::SwapRequest, request::SwapStatus, stop_of};
+use super::{OWN_STOP_MS, Swapping, WATCH, request::SwapRequest, request::SwapStatus, stop_of};
 use crate::error::NodeError;
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
@@ -59,7 +59,7 @@ impl Core {
         let now = monotonic();
         let is_late =
             |swapping: &Swapping| !swapping.residency.late(now).is_empty() || !swapping.late_givers(now).is_empty();
-        if state.swapping.residency.has_waiters() || is_late(&state.swapping) {
+        if state.swapping.watches() || is_late(&state.swapping) {
             self.swap_step(&mut state);
         }
     }
@@ -77,10 +77,11 @@ impl Core {
             state.swapping.residency.retire(session);
         }
         self.end_late_givers(state, now);
-        if state.swapping.residency.has_waiters() {
+        if state.swapping.watches() {
             let shared = |name: &str| state.swapping.devices.contains_key(name);
             let work = self.scheduling.as_ref().map(|scheduling| scheduling.work_on(shared)).unwrap_or_default();
             note_activity(state, &work, now);
+            self.prepare_host_memory(state);
         }
         // What cannot be carried out changes what can.
         for _ in 0..=state.swapping.sessions.len() {
@@ -149,10 +150,16 @@ impl Swapping {
         attempt
     }
 
+    /// While one is out or waits: since when the others have nothing to do has to be known when the next one waits.
+    fn watches(&self) -> bool {
+        self.residency.has_waiters() || self.residency.has_absent()
+    }
+
     /// When the node's loop has to look again.
     pub fn next_look(&self) -> Option<Instant> {
         let now = monotonic();
-        let at = self.residency.next_look(now).into_iter().chain(self.next_late_giver()).min()?;
+        let watch = self.watches().then(|| now.saturating_add(WATCH));
+        let at = self.residency.next_look(now).into_iter().chain(self.next_late_giver()).chain(watch).min()?;
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
 }

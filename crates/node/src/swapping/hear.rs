@@ -1,6 +1,6 @@
 //! What API servers say about the memory of their sessions. All of it is held against what the node has granted and ordered.
 
-use super::{NamedDevice, Swapping, TooMany};
+use super::{NamedDevice, Preparing, Swapping, TooMany};
 use crate::node::{Core, CoreState};
 use crate::relocation::send::order;
 use crate::sessions::events::{Lie, shown_reason};
@@ -46,6 +46,7 @@ impl Core {
             SwapReport::Kept { bytes } => {
                 state.swapping.sessions.entry(session).and_modify(|swapped| {
                     (swapped.kept, swapped.giving) = (swapped.kept.min(bytes), None);
+                    swapped.preparing = swapped.preparing.after(swapped.kept);
                 });
                 self.settle_swap(state, server, session);
             }
@@ -121,10 +122,12 @@ impl Core {
                 // What has left a device is in the host's memory, whatever the API server says.
                 let bytes = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part)).clamp(bytes, promised);
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
-                (swapped.kept, swapped.giving) = (0, None);
+                (swapped.kept, swapped.giving, swapped.preparing) = (0, None, Preparing::Done);
                 (swapped.outs, swapped.stays) = (swapped.outs + 1, 0);
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
                 self.log.debug(format_args!("session {session}: swapped out: {us} us, {bytes} bytes"));
+                // One that lies about this makes turns of those that come shorter, by what its copies took at most.
+                residency.note_prepared(session, figures.reserve_us.saturating_mul(1000), now);
                 residency.left(session, &numbered(devices, freed), now)
             }
             SwapReport::Returned { return_us, kept, .. } => {

@@ -1,7 +1,7 @@
 //! Host memory that sessions keep for the next time that their memory leaves: to make it anew takes longer than to copy. It is
 //! charged to their tenants, and others get it when they need it.
 
-use super::{PATIENCE, Swapped, Swapping};
+use super::{PATIENCE, Preparing, Swapped, Swapping};
 use crate::node::{Core, CoreState};
 use crate::sessions::end::end_server;
 use crate::sessions::stats;
@@ -94,7 +94,7 @@ impl Core {
     pub(super) fn let_keep(&self, state: &mut CoreState, session: u64, most: u64, now: u64) {
         let Some(swapped) = state.swapping.sessions.get_mut(&session) else { return };
         if swapped.kept > most && swapped.giving.is_none() {
-            swapped.giving = Some(now);
+            (swapped.giving, swapped.preparing) = (Some(now), Preparing::Done);
             self.tell_swap(state, session, SwapOrder::Keep { most });
         }
     }

@@ -7,6 +7,7 @@
 mod act;
 mod hear;
 mod keep;
+mod prepare;
 pub(crate) mod request;
 
 use crate::scheduling::rules::Rules;
@@ -20,6 +21,8 @@ const PATIENCE: Patience = Patience { room: 10_000_000_000, leave: 30_000_000_00
 const OWN_STOP_MS: u64 = 100;
 /// The most milliseconds that an operator gives a session: well below the time after which its API server is ended.
 const MOST_STOP_MS: u64 = 10_000;
+/// Nanoseconds between two looks at what sessions do, while the memory of one is out.
+const WATCH: u64 = 100_000_000;
 /// Shared devices that sessions of a tenant may name: more than a host has.
 const MOST_DEVICES: usize = 64;
 
@@ -51,6 +54,8 @@ struct Swapped {
     kept: u64,
     /// Since when it is to give some of that back.
     giving: Option<u64>,
+    /// Whether it makes host memory for its first eviction.
+    preparing: Preparing,
     outs: u64,
     ins: u64,
     figures: aviary_control::SwapFigures,
@@ -60,6 +65,18 @@ struct Swapped {
     stays: u32,
     /// Calls when it was last looked at.
     calls: u64,
+}
+
+/// Host memory that a session makes while it runs, before its memory leaves for the first time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Preparing {
+    /// It makes none now, and more can be needed.
+    #[default]
+    No,
+    /// It was told to keep so many bytes, with what it makes.
+    Until(u64),
+    /// It makes no more: it has what it needs, cannot have it, or was told to give some back.
+    Done,
 }
 
 const UNLIMITED: DeviceMemory = DeviceMemory { memory: u64::MAX, most: u64::MAX };
@@ -146,7 +163,7 @@ impl Swapping {
         let swapped = self.sessions.entry(session).or_default();
         if swapped.server != server {
             // It has moved, and its old process keeps nothing.
-            (swapped.kept, swapped.giving) = (0, None);
+            (swapped.kept, swapped.giving, swapped.preparing) = (0, None, Preparing::No);
         }
         (swapped.server, swapped.tenant) = (server, tenant.to_owned());
         swapped

@@ -61,8 +61,8 @@ pub struct Resident {
     pub patience: u64,
     /// Of the exchange that brought it in, as a power of two: a part for which it keeps its memory when it is idle.
     hold: u32,
-    /// It left as it was idle: since when, and the time of the exchange that had brought it in.
-    gave_way: Option<(u64, u64)>,
+    /// It was told to leave within its turn, as it was idle, for this session, which is not served yet.
+    gave_way: Option<u64>,
     /// It was idle when it was told to leave the last time.
     pub left_idle: bool,
     /// Time of the exchange that brought it in.
@@ -157,30 +157,53 @@ impl Resident {
         self.active_at = now;
     }
 
-    /// It is told to leave.
-    pub fn gives_way(&mut self, now: u64) {
+    /// It is told to leave for another one.
+    pub fn gives_way(&mut self, to: u64, now: u64) {
         self.left_idle = self.is_idle(now);
-        self.gave_way = (self.turn_until > now).then_some((self.active_at, self.brought));
+        self.gave_way = (self.turn_until > now).then_some(to);
     }
 
-    /// It wants its memory back, or keeps it. One that has left although it was not idle for as long as its exchange took keeps it
-    /// four times as long the next time, and any other half as long: so of the exchanges that an idle session causes by leaving too
-    /// early there are never more than of the others, but for three.
-    pub fn learns_to_hold(&mut self, now: u64) {
-        let Some((idle_since, exchange)) = self.gave_way.take() else { return };
-        let is_early = now.saturating_sub(idle_since) < exchange;
-        self.hold = if is_early { self.hold.saturating_sub(2) } else { (self.hold + 1).min(SHORTEST_HOLD) };
+    /// The other one goes on, and this one had nothing to do until then: it did not leave too early, whatever it wants from now on.
+    /// Programs that work strictly in turn are always in time. The next time it keeps its memory half as long.
+    pub fn was_in_time(&mut self, to: u64) {
+        if self.gave_way == Some(to) {
+            (self.gave_way, self.hold) = (None, (self.hold + 1).min(SHORTEST_HOLD));
+        }
+    }
+
+    /// It wants its memory back, or keeps it. If that is before the exchange that it made way for is over, it left too early and
+    /// keeps it four times as long the next time: so of the exchanges that an idle session causes by leaving too early there are
+    /// never more than of the others, but for three.
+    pub fn wants_back(&mut self) {
+        if self.gave_way.take().is_some() {
+            self.hold = self.hold.saturating_sub(2);
+        }
+    }
+
+    /// The other one is over.
+    pub fn gave_way_for_nothing(&mut self, to: u64) {
+        self.gave_way = self.gave_way.filter(|other| *other != to);
     }
 
     /// When others may have its memory; `u64::MAX`: not before it has ended.
     pub fn turn_ends(&self) -> u64 {
-        let idle = if self.busy { u64::MAX } else { self.active_at.saturating_add(self.patience) };
+        let has_work = self.busy || self.ask.is_some();
+        let idle = if has_work { u64::MAX } else { self.active_at.saturating_add(self.patience) };
         if self.turn_until == u64::MAX { u64::MAX } else { self.turn_until.min(idle) }
     }
 
-    /// It has had nothing to do for as long as it keeps its memory then.
+    /// It waits for room within its turn.
+    pub fn grows(&self, now: u64) -> bool {
+        self.place == Place::In
+            && self.ask.is_some()
+            && self.short.is_empty()
+            && self.turn_until > now
+            && self.turn_until < u64::MAX
+    }
+
+    /// It has had nothing to do for as long as it keeps its memory then. One that waits for room has.
     pub fn is_idle(&self, now: u64) -> bool {
-        !self.busy && self.active_at.saturating_add(self.patience) <= now
+        !self.busy && self.ask.is_none() && self.active_at.saturating_add(self.patience) <= now
     }
 
     /// The time of its present turn.
@@ -226,17 +249,19 @@ mod tests {
         for part in [8, 16, 32, 32] {
             let hold = idle_after_its_work(&mut member, now);
             assert_eq!(hold, EXCHANGE / part);
-            member.gives_way(now + hold);
+            member.gives_way(2, now + hold);
+            member.was_in_time(3);
+            member.was_in_time(2);
+            member.wants_back();
             now += EXCHANGE;
-            member.learns_to_hold(now);
         }
         for part in [32, 8, 2, 1, 1] {
             let hold = idle_after_its_work(&mut member, now);
             assert_eq!(hold, EXCHANGE / part);
-            member.gives_way(now + hold);
+            member.gives_way(2, now + hold);
             now += hold + 1;
-            // One that kept it for as long as the exchange took was not early.
-            member.learns_to_hold(if hold < EXCHANGE { now } else { now - 2 });
+            member.wants_back();
+            member.was_in_time(2);
         }
     }
 
@@ -251,9 +276,16 @@ mod tests {
                 let gap = (random >> 33) % (seed * 4 * MS);
                 now += gap;
                 if gap >= hold {
-                    member.gives_way(now);
-                    member.learns_to_hold(now);
-                    if gap < EXCHANGE { early += 1 } else { others += 1 }
+                    member.gives_way(2, now);
+                    if gap < EXCHANGE {
+                        early += 1
+                    } else {
+                        others += 1
+                    }
+                    if gap >= EXCHANGE {
+                        member.was_in_time(2);
+                    }
+                    member.wants_back();
                 }
             }
             assert!(early <= 3 + others, "{seed}: {early} beside {others}");

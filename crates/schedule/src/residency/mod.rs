@@ -3,7 +3,7 @@
 //! The arbiter knows how much each session has on each device, and decides who leaves and who comes: it never does so itself.
 //! Time is an argument. What it promises (tests.rs holds it against a model): the memory that is on a device, or may be,
 //! is never more than there is; who waits longest comes first, so that nobody starves; and what a session was brought in for stays
-//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for a part of that (member.rs). Free room is kept for one that
+//! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for a part of that (member.rs). A session that allocates in its turn has what is free. Other free room is kept for one that
 //! waits as long as the rest may come free: a session that refused to leave a moment ago keeps it from that one alone.
 
 mod entitled;
@@ -17,6 +17,7 @@ mod scenarios;
 pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
+mod victims;
 
 pub use interface::{DeviceMemory, Impossible, Order, Patience};
 pub use member::Claim;
@@ -25,10 +26,12 @@ pub use place::{Place, Step};
 use entitled::Entitled;
 use member::{Ask, Resident};
 use room::Room;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A turn is so many times as long as the exchange that it causes.
 pub const TURNS: u64 = 5;
+/// An allocation waits so many times as long if others only have to end their turns.
+const LONG_ROOM: u64 = 12;
 /// Of the slowest copy, with the making of its pages.
 const BYTES_PER_NS: u64 = 1;
 
@@ -88,6 +91,7 @@ impl Residency {
     /// Nothing of the session is anywhere any more.
     pub fn leave(&mut self, session: u64) {
         let Some(gone) = self.members.remove(&session) else { return };
+        self.members.values_mut().for_each(|member| member.gave_way_for_nothing(session));
         if !self.members.values().any(|member| member.tenant == gone.tenant) {
             self.entitled.forget(&gone.tenant);
         }
@@ -130,6 +134,21 @@ impl Residency {
         self.members.get(&session).map_or_else(Vec::new, of)
     }
 
+    /// Sessions that are on devices which have not room for all that sessions have there, each with all its bytes.
+    pub fn contended(&self) -> Vec<(u64, u64)> {
+        let is_short = |(number, device): (usize, &DeviceMemory)| {
+            let held = self.members.values().map(|member| member.held_on(number)).fold(0, u64::saturating_add);
+            held > device.memory
+        };
+        let short: Vec<bool> = self.devices.iter().enumerate().map(is_short).collect();
+        let contends = |member: &Resident| {
+            let there = |(device, bytes): (&usize, &u64)| *bytes > 0 && short[*device];
+            member.place == Place::In && member.turn_until < u64::MAX && member.held.iter().any(there)
+        };
+        let contending = self.members.iter().filter(|(_, member)| contends(member));
+        contending.map(|(session, member)| (*session, member.held.values().sum())).collect()
+    }
+
     /// Bytes on a device, of all sessions.
     pub fn occupied(&self, device: usize) -> u64 {
         self.members.values().map(|member| member.occupies(device)).fold(0, u64::saturating_add)
@@ -138,6 +157,11 @@ impl Residency {
     /// Time that exchanges for a session have taken: what it pays for being brought in.
     pub fn exchanged(&self, session: u64) -> u64 {
         self.members.get(&session).map_or(0, |member| member.exchanged)
+    }
+
+    /// True if the memory of a session is not on its devices: another one's is in its place.
+    pub fn has_absent(&self) -> bool {
+        self.members.values().any(|member| member.place != Place::In)
     }
 
     /// Sessions of which one waits: for room, or for being brought in.
@@ -203,7 +227,7 @@ impl Residency {
         let wanted = |member: &&mut Resident| member.place != Place::In && member.wanted.is_none();
         if let Some(member) = self.members.get_mut(&session).filter(wanted) {
             member.wanted = Some(now);
-            member.learns_to_hold(now);
+            member.wants_back();
         }
     }
 
@@ -267,7 +291,22 @@ impl Residency {
             member.active_at = now;
             member.begin_turn(TURNS, now);
         }
+        self.is_served(session);
         Ok(())
+    }
+
+    /// What a session has waited for is there.
+    fn is_served(&mut self, session: u64) {
+        self.members.values_mut().for_each(|member| member.was_in_time(session));
+    }
+
+    /// The session, told to leave, was not stopped before the host's memory was there, which took so long: others pay for the
+    /// copies alone.
+    pub fn note_prepared(&mut self, session: u64, took: u64, now: u64) {
+        let is_leaving = |member: &&mut Resident| member.place == Place::GoingOut;
+        if let Some(member) = self.members.get_mut(&session).filter(is_leaving) {
+            member.since = member.since.saturating_add(took).min(now);
+        }
     }
 
     /// The session's memory is where it was before the last order.
@@ -279,6 +318,9 @@ impl Residency {
         if let Some(member) = self.members.get_mut(&session) {
             member.note_stay(now);
             let comes = member.leaves_for.take();
+            if let Some(comes) = comes {
+                member.gave_way_for_nothing(comes);
+            }
             if member.place == Place::Out {
                 // The vendor's library had no memory for it: a byte of others stands for the next one of them.
                 member.short = member.need().into_keys().map(|device| (device, 1)).collect();
@@ -326,7 +368,10 @@ impl Residency {
         };
         let of = |member: &Resident| {
             let answer = member.place.is_under_way().then(|| self.late_at(member));
-            let room = member.ask.map(|ask| ask.since.saturating_add(self.patience.room));
+            let room = [1, LONG_ROOM].into_iter().filter_map(|times| {
+                let ask = member.ask?;
+                Some(ask.since.saturating_add(self.patience.room.saturating_mul(times)))
+            });
             let later =
                 [member.turn_ends(), member.not_before].into_iter().filter(|at| waits && *at > now && *at < u64::MAX);
             later.chain(answer).chain(room.filter(|at| *at > now)).chain(extended(member)).min()
@@ -341,7 +386,14 @@ impl Residency {
         waiters.sort_unstable();
         let mut room = self.room();
         let mut orders = Vec::new();
-        for (_, session) in waiters {
+        // Programs allocate piece by piece: an exchange for each would be one too many. Those in their turn have what is free.
+        let grows = |session: &u64| {
+            let member = self.members.get(session).filter(|member| member.grows(now));
+            member.is_some_and(|member| room.has(&member.need()))
+        };
+        let growing: Vec<u64> = waiters.iter().map(|(_, session)| *session).filter(grows).collect();
+        let others = waiters.iter().map(|(_, session)| *session).filter(|session| !growing.contains(session));
+        for session in growing.iter().copied().chain(others) {
             self.serve(session, &mut room, &mut orders, now);
         }
         orders
@@ -380,7 +432,7 @@ impl Residency {
             return;
         }
         if let (Place::In, Some(ask)) = (place, ask)
-            && ask.since.saturating_add(self.patience.room) <= now
+            && self.gives_up(session, &need, ask.since, now)
         {
             return self.refuse(session, ask, orders);
         }
@@ -390,7 +442,7 @@ impl Residency {
             victims.iter().for_each(|victim| room.comes_free(&self.members[victim].held));
             self.turn_out(session, victims, orders, now);
         }
-        if self.can_come_free(session, &need, now) {
+        if self.can_come_free(session, &need, |member| member.not_before > now) {
             room.take(&need);
         }
     }
@@ -436,7 +488,7 @@ impl Residency {
         for victim in victims {
             self.members.entry(victim).and_modify(|member| {
                 member.leaves_for = Some(session);
-                member.gives_way(now);
+                member.gives_way(session, now);
             });
             if self.step(victim, Step::Evict, now).is_ok() {
                 orders.push(Order::Evict { session: victim });
@@ -444,13 +496,13 @@ impl Residency {
         }
     }
 
-    /// Whether so much may come free for a session while those stay that keep what they have: for ever, or until they are asked
-    /// again. Without that the session keeps no others waiting: one that never leaves would do so for good.
-    fn can_come_free(&self, session: u64, need: &BTreeMap<usize, u64>, now: u64) -> bool {
+    /// Whether so much may come free for a session while those stay that keep what they have: for ever, or as they have refused to
+    /// leave. Without that the session keeps no others waiting: one that never leaves would do so for good.
+    fn can_come_free(&self, session: u64, need: &BTreeMap<usize, u64>, refuses: impl Fn(&Resident) -> bool) -> bool {
         let stays = |number: &u64, member: &Resident| {
             *number == session
                 || member.place == Place::Out
-                || member.place == Place::In && (member.not_before > now || member.turn_ends() == u64::MAX)
+                || member.place == Place::In && (refuses(member) || member.turn_until == u64::MAX)
         };
         need.iter().all(|(device, bytes)| {
             let memory = self.devices.get(*device).map_or(0, |device| device.memory);
@@ -458,6 +510,12 @@ impl Residency {
             let kept = staying.map(|(_, member)| member.occupies(*device)).fold(0, u64::saturating_add);
             kept.saturating_add(*bytes) <= memory
         })
+    }
+
+    /// Whether an allocation has waited for long enough: for as long as others' turns may last, if they leave at all.
+    fn gives_up(&self, session: u64, need: &BTreeMap<usize, u64>, since: u64, now: u64) -> bool {
+        let patience = if self.can_come_free(session, need, |member| member.stays > 0) { LONG_ROOM } else { 1 };
+        since.saturating_add(self.patience.room.saturating_mul(patience)) <= now
     }
 
     /// Whether an allocation can ever have room.
@@ -473,6 +531,7 @@ impl Residency {
         let Some(ask) = member.ask.take() else { return };
         *member.held.entry(ask.device).or_default() += ask.bytes;
         member.begin_turn(TURNS, now);
+        self.is_served(session);
         orders.push(Order::Grant { session, request: ask.request });
     }
 
@@ -486,93 +545,5 @@ impl Residency {
             }
         }
         orders.push(Order::Refuse { session, request: ask.request });
-    }
-
-    /// Sessions that leave so that so much comes free; none if that is not possible now.
-    fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<u64> {
-        if lacking.is_empty() {
-            return Vec::new();
-        }
-        let may_leave = |session: u64, member: &Resident| {
-            session != waiter
-                && member.place == Place::In
-                && self.turn_ends(member, waiter, now) <= now
-                && member.not_before <= now
-                && lacking.keys().any(|device| member.held_on(*device) > 0)
-        };
-        let mut candidates: Vec<_> = self
-            .members
-            .iter()
-            .filter(|(session, member)| may_leave(**session, member))
-            .map(|(session, member)| (self.rank(member, lacking, now), *session))
-            .collect();
-        candidates.sort_unstable();
-        let mut chosen: Vec<u64> = Vec::new();
-        for (_, session) in candidates {
-            if self.would_free(&chosen, lacking) {
-                break;
-            }
-            chosen.push(session);
-        }
-        if !self.would_free(&chosen, lacking) {
-            return Vec::new();
-        }
-        // One that came later may be enough without an earlier one.
-        for at in (0..chosen.len()).rev() {
-            let without: Vec<u64> = chosen.iter().copied().filter(|session| *session != chosen[at]).collect();
-            if self.would_free(&without, lacking) {
-                chosen = without;
-            }
-        }
-        // One that refused the last time may refuse again, and the others would have left for nothing.
-        let refused = |session: &u64| self.members.get(session).is_some_and(|member| member.stays > 0);
-        if chosen.iter().any(refused) {
-            chosen.retain(refused);
-        }
-        chosen
-    }
-
-    /// When a session's turn is over for one that waits. If its tenant has had less by its weight than those that contend on the mean,
-    /// that is later by a turn at most, by their weights, unless it is idle.
-    fn turn_ends(&self, member: &Resident, waiter: u64, now: u64) -> u64 {
-        let Some(waiter) = self.members.get(&waiter) else { return member.turn_ends() };
-        if member.is_idle(now) || self.entitled.tag(&member.tenant) >= self.mean_tag(now) {
-            return member.turn_ends();
-        }
-        let (weight, others) = (self.claim(&member.tenant).weight, self.claim(&waiter.tenant).weight);
-        member.turn_ends().saturating_add(member.turn(TURNS).saturating_mul(u64::from((weight / others.max(1)).max(1))))
-    }
-
-    /// Of tenants with a session that works or waits.
-    fn mean_tag(&self, now: u64) -> u64 {
-        let contends =
-            |member: &&Resident| member.waits_since().is_some() || member.place == Place::In && !member.is_idle(now);
-        let tenants: BTreeSet<&str> =
-            self.members.values().filter(contends).map(|member| member.tenant.as_str()).collect();
-        let sum = tenants.iter().map(|tenant| u128::from(self.entitled.tag(tenant))).sum::<u128>();
-        u64::try_from(sum / tenants.len().max(1) as u128).unwrap_or(u64::MAX)
-    }
-
-    fn would_free(&self, sessions: &[u64], lacking: &BTreeMap<usize, u64>) -> bool {
-        let freed = |device: usize| {
-            let held = sessions.iter().filter_map(|session| self.members.get(session));
-            held.map(|member| member.held_on(device)).fold(0, u64::saturating_add)
-        };
-        lacking.iter().all(|(device, bytes)| freed(*device) >= *bytes)
-    }
-
-    /// The order in which sessions leave: those without work, of tenants over their guarantee, idle for longest (by powers of
-    /// two), of the lowest weight, the largest.
-    fn rank(&self, member: &Resident, lacking: &BTreeMap<usize, u64>, now: u64) -> (bool, bool, u32, u32, u64) {
-        let claim = self.claim(&member.tenant);
-        let within = lacking.keys().all(|device| self.resident_of(&member.tenant, *device) <= claim.guarantee);
-        let idle_ms = now.saturating_sub(member.active_at) / 1_000_000;
-        let size = lacking.keys().map(|device| member.held_on(*device)).fold(0, u64::saturating_add);
-        (member.busy, within, idle_ms.leading_zeros(), claim.weight, u64::MAX - size)
-    }
-
-    fn resident_of(&self, tenant: &str, device: usize) -> u64 {
-        let own = self.members.values().filter(|member| member.tenant == tenant);
-        own.map(|member| member.occupies(device)).fold(0, u64::saturating_add)
     }
 }

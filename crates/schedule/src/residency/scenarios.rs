@@ -73,9 +73,9 @@ fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     residency.note_activity(1, true, false, 16 * MS);
     assert_eq!(residency.decide(17 * MS), []);
     assert_eq!(residency.decide(17_250_000), [Order::Evict { session: 1 }]);
+    residency.want(1, 17_500_000);
     residency.left(1, &[(0, 80)], 18 * MS).unwrap();
     residency.decide(18 * MS);
-    residency.want(1, 20 * MS);
     assert_eq!(residency.decide(22 * MS), [Order::Evict { session: 2 }], "of 0.75 ms it keeps all");
     residency.left(2, &[(0, 80)], 24 * MS).unwrap();
     assert_eq!(residency.decide(24 * MS), [Order::Return { session: 1 }]);
@@ -83,6 +83,83 @@ fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     residency.want(2, 33 * MS);
     residency.decide(33 * MS);
     assert_eq!(residency.next_look(33 * MS), Some(37 * MS), "it was wanted too early: half of 10 ms");
+}
+
+#[test]
+fn sessions_that_work_strictly_in_turn_leave_sooner_each_time() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 80)], 0).unwrap();
+    has(&mut residency, 2, "b", 80);
+    let (mut now, mut comes, mut stays) = (1000 * MS, 1, 2);
+    let mut waited = Vec::new();
+    for _ in 0..12 {
+        let begins = now;
+        residency.want(comes, now);
+        while residency.decide(now) != [Order::Evict { session: stays }] {
+            now = residency.next_look(now).unwrap();
+        }
+        waited.push((now - begins) / MS);
+        // The host's memory is made first, which takes much longer than the copies.
+        let prepared = if waited.len() < 4 { 3000 * MS } else { 0 };
+        now += prepared + 40 * MS;
+        residency.note_prepared(stays, prepared, now);
+        residency.left(stays, &[(0, 80)], now).unwrap();
+        assert_eq!(residency.decide(now), [Order::Return { session: comes }]);
+        now += 40 * MS;
+        residency.back(comes, now).unwrap();
+        residency.note_activity(comes, true, false, now);
+        (comes, stays) = (stays, comes);
+    }
+    assert_eq!(waited, [0, 10, 10, 5, 5, 2, 2, 2, 2, 2, 2, 2]);
+}
+
+#[test]
+fn program_that_allocates_piece_by_piece_causes_few_exchanges() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.enter(2, "b", 0);
+    let (mut now, mut exchanges) = (1000 * MS, 0);
+    for request in 0..80 {
+        residency.ask(2, request, (0, 1), now).unwrap();
+        loop {
+            // The first one's program never stops.
+            residency.note_activity(1, true, true, now);
+            match residency.decide(now)[..] {
+                [Order::Grant { session: 2, .. }] => break,
+                [Order::Evict { session: 1 }] => {
+                    (now, exchanges) = (now + 40 * MS, exchanges + 1);
+                    residency.left(1, &[(0, 80)], now).unwrap();
+                    residency.want(1, now);
+                }
+                ref other => panic!("{other:?}"),
+            }
+        }
+        now += MS;
+    }
+    assert_eq!(exchanges, 1);
+    assert_eq!(residency.decide(now), [], "its turn");
+    now = residency.next_look(now).unwrap();
+    assert_eq!(residency.decide(now), [Order::Evict { session: 2 }], "and then that of the other one");
+}
+
+#[test]
+fn allocation_waits_for_turns_to_end_however_long_they_are() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.want(1, 0);
+    residency.decide(0);
+    residency.back(1, 2_000 * MS).unwrap();
+    residency.enter(2, "b", 0);
+    residency.ask(2, 1, (0, 40), 2_000 * MS).unwrap();
+    for now in [2_000, 5_000, 11_999] {
+        residency.note_activity(1, true, true, now * MS);
+        assert_eq!(residency.decide(now * MS), [], "{now} ms");
+    }
+    assert_eq!(residency.decide(12_000 * MS), [Order::Evict { session: 1 }]);
 }
 
 #[test]

@@ -209,7 +209,8 @@ impl Spare {
             Some(memory) => memory.resize(length),
             none => Mapped::private(length).map(|memory| *none = Some(memory)),
         };
-        let made = made.and_then(|()| self.memory.as_ref().map_or(Ok(()), Mapped::populate));
+        let from = usize::try_from(before).unwrap_or(0);
+        let made = made.and_then(|()| self.memory.as_ref().map_or(Ok(()), |memory| memory.populate(from)));
         made.inspect_err(|_| self.shrink(before))
     }
 

@@ -66,6 +66,10 @@ pub enum Step {
     Keep {
         most: u64,
     },
+    /// Make host memory until so much is kept, and report.
+    Prepare {
+        bytes: u64,
+    },
     /// Tell the call that waits for room.
     Room {
         request: u64,
@@ -112,6 +116,7 @@ impl MoveStage {
             (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt })) => Step::Return { attempt },
             (_, MoveOrder::Swap(SwapOrder::Room { request, granted })) => Step::Room { request, granted },
             (_, MoveOrder::Swap(SwapOrder::Keep { most })) => Step::Keep { most },
+            (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Prepare { bytes })) => Step::Prepare { bytes },
             (MoveStage::Evicted, MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. }) => {
                 Step::Refuse { attempt }
             }

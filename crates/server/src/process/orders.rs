@@ -35,7 +35,7 @@ impl Orders {
         let asked = match order {
             MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
             MoveOrder::Swap(SwapOrder::Evict { attempt, .. } | SwapOrder::Return { attempt }) => Some(attempt),
-            MoveOrder::Swap(SwapOrder::Room { .. } | SwapOrder::Keep { .. }) => None,
+            MoveOrder::Swap(SwapOrder::Room { .. } | SwapOrder::Keep { .. } | SwapOrder::Prepare { .. }) => None,
             MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
         let swaps = matches!(order, MoveOrder::Swap(_));

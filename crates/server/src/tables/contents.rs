@@ -88,23 +88,24 @@ impl Mapped {
         fits.then(|| unsafe { self.at.byte_add(offset) })
     }
 
-    /// Makes all of its pages.
+    /// Makes all of its pages from this byte on.
     ///
     /// # Errors
     /// There is no memory for them.
-    pub fn populate(&self) -> io::Result<()> {
-        match self.advise(Advice::LinuxPopulateWrite) {
+    pub fn populate(&self, from: usize) -> io::Result<()> {
+        match self.advise(from - from % LEAST_PART, Advice::LinuxPopulateWrite) {
             // An older kernel makes them one by one, when they are written.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             done => done,
         }
     }
 
-    /// Gives the whole range an advice, by several threads if it is large.
-    fn advise(&self, advice: Advice) -> io::Result<()> {
-        let threads = (self.bytes / LEAST_PART).clamp(1, THREADS);
-        let part = self.bytes.div_ceil(threads).next_multiple_of(LEAST_PART);
-        let (at, bytes) = (self.at.as_ptr().expose_provenance(), self.bytes);
+    /// Gives all from this byte on, at the begin of a page, an advice, by several threads if it is large.
+    fn advise(&self, from: usize, advice: Advice) -> io::Result<()> {
+        let bytes = self.bytes.saturating_sub(from);
+        let threads = (bytes / LEAST_PART).clamp(1, THREADS);
+        let part = bytes.div_ceil(threads).next_multiple_of(LEAST_PART);
+        let at = self.at.as_ptr().expose_provenance() + from.min(self.bytes);
         let range = |start: usize| {
             let length = part.min(bytes - start);
             // SAFETY: within the mapping, which lives as long as `self`. No advice that is given here loses content: pages of
@@ -135,7 +136,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Several threads take the pages out much faster than munmap(2) does.
-        let _ = self.advise(Advice::LinuxDontNeed);
+        let _ = self.advise(0, Advice::LinuxDontNeed);
         // SAFETY: the mapping is this one's, and whoever has had its address was told that it ends.
         let _ = unsafe { munmap(self.at.as_ptr(), self.bytes) };
     }
@@ -288,7 +289,7 @@ mod tests {
         const BYTES: u64 = (LEAST_PART as u64) * 3 + 4096;
         let (file, contents) = (file(4096 + BYTES), Contents::default());
         let memory = Mapped::new(&file, 4096, BYTES, true).unwrap();
-        memory.populate().unwrap();
+        memory.populate(0).unwrap();
         contents.begin_writing(memory, BYTES);
         assert!(contents.to_write(BYTES - 1).is_none() && contents.to_read(BYTES).is_none());
         let at = contents.to_write(BYTES).unwrap();
@@ -310,13 +311,13 @@ mod tests {
     #[test]
     fn memory_of_this_process_becomes_larger_and_smaller() {
         let mut memory = Mapped::private(8192).unwrap();
-        memory.populate().unwrap();
+        memory.populate(0).unwrap();
         // SAFETY: within the mapping; nobody else has it.
         let first = |memory: &Mapped| unsafe { memory.range(4096, 4).unwrap().cast::<[u8; 4]>().as_mut() };
         *first(&memory) = *b"kept";
         for bytes in [LEAST_PART * 2 + 4096, 8192] {
             memory.resize(bytes).unwrap();
-            memory.populate().unwrap();
+            memory.populate(0).unwrap();
             assert_eq!((&*first(&memory), memory.bytes()), (b"kept", bytes));
             assert!(memory.range(bytes - 4, 4).is_some() && memory.range(bytes - 4, 5).is_none());
         }

@@ -99,7 +99,7 @@ fn with_memory(file: OwnedFd, bytes: u64) -> Result<(Draft, Option<Mapped>), Obs
     };
     let draft = Draft::within(file, bytes).map_err(none)?;
     let memory = draft.memory().map_err(none)?;
-    memory.as_ref().map_or(Ok(()), Mapped::populate).map_err(none)?;
+    memory.as_ref().map_or(Ok(()), |memory| memory.populate(0)).map_err(none)?;
     Ok((draft, memory))
 }
 

@@ -26,6 +26,7 @@ impl Connected {
             Step::Evict { attempt, stop, room } => self.evict(attempt, stop, room),
             Step::Return { attempt } => self.bring_back(attempt),
             Step::Keep { most } => self.keep_at_most(most),
+            Step::Prepare { bytes } => self.prepare(bytes),
             Step::Room { request, granted } => {
                 if let Some(rooms) = &self.session.accounts.rooms {
                     rooms.answer(request, granted);
@@ -85,6 +86,15 @@ impl Connected {
             self.go_on();
         }
         self.spare.shrink(most.saturating_sub(self.session.tables.kept.buffers()));
+        // As above.
+        let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.kept() }));
+    }
+
+    /// Makes host memory for the next eviction, while the session runs; no more than will be needed, as far as that is known.
+    fn prepare(&mut self, bytes: u64) {
+        let bytes = self.spare.expected(bytes).min(bytes).saturating_sub(self.session.tables.kept.buffers());
+        // Without memory it is as before, which the report says.
+        let _ = self.spare.prepare(bytes);
         // As above.
         let _ = self.report(&MoveReport::Swap(SwapReport::Kept { bytes: self.kept() }));
     }
