@@ -18,7 +18,7 @@ use crate::sessions::life::SessionState;
 use aviary_control::state_file;
 use aviary_gate::HeldAmount;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
@@ -230,13 +230,20 @@ impl Core {
     /// The node's loop is over: writes the files of all programs that can go on, and names the others.
     pub(crate) fn write_kept(&self) {
         let Some(folder) = &self.keep else { return };
-        let Keeping { programs, mut captured, .. } = std::mem::take(&mut self.state().keeping);
+        let mut state = self.state();
+        let Keeping { programs, mut captured, .. } = std::mem::take(&mut state.keeping);
+        let present: BTreeSet<u64> = state.registry.sessions.keys().copied().collect();
+        drop(state);
         let stop = match KeepFolder::new_stop() {
             Ok(stop) => stop,
             Err(error) => return self.log.error(format_args!("no session is kept: {error}")),
         };
         let mut written = Vec::new();
         for (server, KeepingProgram { gateways, progress }) in programs {
+            if !captured.contains_key(&server) && !gateways.keys().any(|id| present.contains(id)) {
+                // The program has ended meanwhile.
+                continue;
+            }
             let ids = gateways.keys().map(u64::to_string).collect::<Vec<_>>().join(", ");
             let why = match progress {
                 Progress::Kept => match captured.remove(&server).map(|captured| write(folder, &stop, &captured)) {
