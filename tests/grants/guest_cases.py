@@ -139,6 +139,25 @@ def overcommitment(tools):
         node.grant("d", "--share", "11", status=1)
 
 
+def labelled(tools):
+    """Each line of the tenant's metrics has the grant's labels, and no other tenant's."""
+    with granting(tools) as node:
+        node.grant("pod", "--label", "namespace=a b", "--label", "pod=x")
+        node.grant("plain")
+        said = node.grant("c", "--label", "tenant=pod", status=1)
+        if "is no label" not in said:
+            raise Wrong(said)
+        with holding(node, node.socket_of("pod")), holding(node, node.socket_of("plain")):
+            wait_for_sessions(node, "pod", 1)
+            wait_for_sessions(node, "plain", 1)
+            lines = [line for line in node.command("metrics").splitlines() if 'tenant="' in line]
+        of_pod = [line for line in lines if 'tenant="pod"' in line]
+        if len(of_pod) < 4 or not all('namespace="a b",pod="x"}' in line for line in of_pod):
+            raise Wrong("\n".join(of_pod))
+        if [line for line in lines if line not in of_pod and "namespace" in line]:
+            raise Wrong("\n".join(lines))
+
+
 def revoked_under_load(tools):
     """Sessions end, all that they held is given back before the answer, and the name is free."""
     with granting(tools) as node:
@@ -194,6 +213,7 @@ CASES = {
     "a process is one grant's": not_two_tenants,
     "repeated and refused": idempotent,
     "overcommitment": overcommitment,
+    "labelled": labelled,
     "revoked under load": revoked_under_load,
     "expired": expired,
 }

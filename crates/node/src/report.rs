@@ -197,6 +197,9 @@ pub struct TenantReport {
     /// Limits on each device of a name, those that go before others first.
     #[serde(default)]
     pub device_limits: Vec<DeviceLimitReport>,
+    /// Of a grant, for metrics.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -253,6 +256,7 @@ pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
     TenantReport {
         device_limits: device_limits.collect(),
         sessions: state.sessions_of_tenant(&tenant.name),
+        labels: state.grants.labels(&tenant.name),
         name: tenant.name,
         users: tenant.users,
         certificates: tenant.identities,

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use aviary_node::{SessionReport, WAIT_BOUNDS_NS, Waits};
 use aviary_wire::shown;
 use clap::Args;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -37,7 +38,8 @@ pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
 
 /// The text format of Prometheus, version 0.0.4.
 fn metrics_text(sample: &Sample) -> String {
-    let mut text = MetricsText::default();
+    let of_tenants = sample.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.labels.clone())).collect();
+    let mut text = MetricsText { of_tenants, ..MetricsText::default() };
     text.family("aviary_sessions", "gauge", "Sessions of a tenant.");
     sample.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
     for (name, kind, help) in [
@@ -84,7 +86,7 @@ fn metrics_text(sample: &Sample) -> String {
         text.histogram(&[("device", &device.device), ("tenant", &tenant.tenant)], &tenant.waits);
     }
     of_sessions(&mut text, &sample.node.sessions);
-    text.0
+    text.text
 }
 
 fn of_sessions(text: &mut MetricsText, sessions: &[SessionReport]) {
@@ -133,12 +135,17 @@ fn seconds(ns: u64) -> f64 {
 }
 
 #[derive(Default)]
-struct MetricsText(String, String);
+struct MetricsText {
+    text: String,
+    family: String,
+    /// Labels that each line of a tenant has in addition, if it is a grant.
+    of_tenants: BTreeMap<String, BTreeMap<String, String>>,
+}
 
 impl MetricsText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        self.1 = name.to_owned();
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        self.family = name.to_owned();
     }
 
     fn sample(&mut self, labels: &[(&str, &str)], value: u64) {
@@ -159,8 +166,11 @@ impl MetricsText {
     fn value(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         // Programs and API servers choose some of them: neither a line nor anything that a terminal obeys.
         let escaped = |text: &str| shown(text).replace('\\', "\\\\").replace('"', "\\\"");
-        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
-        let _ = writeln!(self.0, "{}{suffix}{{{}}} {value}", self.1, labels.join(","));
+        let tenant = labels.iter().find(|(name, _)| *name == "tenant").and_then(|(_, name)| self.of_tenants.get(*name));
+        let of_grant = tenant.into_iter().flatten().map(|(name, text)| (name.as_str(), text.as_str()));
+        let labels = labels.iter().copied().chain(of_grant);
+        let labels: Vec<String> = labels.map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
+        let _ = writeln!(self.text, "{}{suffix}{{{}}} {value}", self.family, labels.join(","));
     }
 }
 
@@ -173,7 +183,21 @@ mod tests {
         let mut text = MetricsText::default();
         text.family("a", "gauge", "What.");
         text.sample(&[("tenant", "x\"\\\n\x1b")], 3);
-        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");
+        assert_eq!(text.text, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");
+    }
+
+    #[test]
+    fn lines_of_a_grants_tenant_have_its_labels() {
+        let mut text = MetricsText::default();
+        text.of_tenants.insert("pod".into(), BTreeMap::from([("namespace".into(), "a\"b".into())]));
+        text.family("a", "gauge", "What.");
+        text.sample(&[("tenant", "pod"), ("api", "x")], 1);
+        text.sample(&[("tenant", "lab")], 2);
+        text.sample(&[("device", "pod")], 3);
+        let lines: Vec<&str> = text.text.lines().skip(2).collect();
+        let expected =
+            ["a{tenant=\"pod\",api=\"x\",namespace=\"a\\\"b\"} 1", "a{tenant=\"lab\"} 2", "a{device=\"pod\"} 3"];
+        assert_eq!(lines, expected);
     }
 
     #[test]
@@ -181,7 +205,7 @@ mod tests {
         let mut text = MetricsText::default();
         text.family("w", "histogram", "What.");
         text.histogram(&[("tenant", "x")], &Waits { sum_ns: 2_500_000_000, counts: [3, 0, 1, 0, 0, 1] });
-        let values: Vec<&str> = text.0.lines().skip(2).collect();
+        let values: Vec<&str> = text.text.lines().skip(2).collect();
         assert_eq!(values[0], "w_bucket{tenant=\"x\",le=\"0.0001\"} 3");
         assert_eq!(values[2], "w_bucket{tenant=\"x\",le=\"0.01\"} 4");
         assert_eq!(

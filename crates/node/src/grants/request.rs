@@ -7,7 +7,7 @@ use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit};
 use aviary_wire::tenant::is_reserved;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Component, Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -18,6 +18,12 @@ pub const SOCKET_NAME: &str = "node.sock";
 const MAX_NAME: usize = 100;
 /// All of a device's time.
 pub(crate) const WHOLE_SHARE: u32 = 100;
+/// Each of them is in every line of the tenant's metrics.
+const MAX_LABELS: usize = 8;
+const MAX_LABEL_NAME: usize = 64;
+const MAX_LABEL_VALUE: usize = 128;
+/// Labels that metrics have already.
+const METRICS_LABELS: [&str; 8] = ["tenant", "resource", "device", "session", "api", "state", "place", "le"];
 /// Hexadecimal digits of a SHA-256.
 const KEY_DIGITS: usize = 64;
 
@@ -63,6 +69,9 @@ pub struct Grant {
     /// Seconds since 1970 on the node's clock, from which on it is not in force; the node writes it.
     #[serde(default)]
     pub expires: Option<u64>,
+    /// For `aviary metrics`, by name.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Make a grant, or change the one of this name. Asked again, it changes nothing.
@@ -137,6 +146,13 @@ pub fn check_key(text: &str) -> Result<String, String> {
     }
 }
 
+fn is_label(name: &str, value: &str) -> bool {
+    let letters = name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_');
+    let begins = name.bytes().next().is_some_and(|first| !first.is_ascii_digit()) && !name.starts_with("__");
+    let fits = name.len() <= MAX_LABEL_NAME && value.len() <= MAX_LABEL_VALUE;
+    letters && begins && fits && !METRICS_LABELS.contains(&name) && !value.chars().any(char::is_control)
+}
+
 /// It becomes a part of a file's name.
 pub(crate) fn check_grant_name(name: &str) -> Result<(), GrantError> {
     let plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
@@ -185,6 +201,7 @@ impl Grant {
             functions: FunctionRule::default(),
             only_devices: None,
             expires: None,
+            labels: BTreeMap::new(),
         }
     }
 
@@ -221,6 +238,15 @@ impl Grant {
         let lists = [("APIs", &self.apis), ("devices", &self.only_devices)];
         if let Some((what, _)) = lists.iter().find(|(_, list)| list.as_ref().is_some_and(Vec::is_empty)) {
             return Err(self.wrong(format!("its list of {what} is empty, which would allow none")));
+        }
+        if self.labels.len() > MAX_LABELS {
+            return Err(self.wrong(format!("it has more than {MAX_LABELS} labels")));
+        }
+        if let Some((name, value)) = self.labels.iter().find(|(name, value)| !is_label(name, value)) {
+            return Err(self.wrong(format!(
+                "`{name}={value}` is no label: expected a name of letters, digits and _ that metrics do not have, and a value of at \
+                 most {MAX_LABEL_VALUE} bytes"
+            )));
         }
         let mut named = self.limits.keys().chain(self.device_limits.iter().map(|limit| &limit.resource));
         if let Some(resource) = named.find(|name| resources.is_some_and(|known| !known.contains(*name))) {

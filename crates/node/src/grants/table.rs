@@ -89,6 +89,11 @@ impl Grants {
         self.listeners().find(|(_, at, _)| *at == place).map(|(_, _, socket)| socket)
     }
 
+    /// Of a tenant's metrics.
+    pub fn labels(&self, tenant: &str) -> BTreeMap<String, String> {
+        self.held.get(tenant).map_or_else(BTreeMap::new, |held| held.grant.labels.clone())
+    }
+
     pub fn are_leaving(&self) -> bool {
         self.leaving.values().any(|leaving| !leaving.report.done)
     }

@@ -95,6 +95,12 @@ fn values_that_cannot_be_are_told() {
     wrong(&|grant| grant.entrance = GrantEntrance::Key(KEY.to_uppercase()), "lower case");
     let limit = DeviceLimitChange { device: "d".into(), resource: "memory".into(), limit: Some(1) };
     wrong(&|grant| grant.device_limits = vec![limit.clone(); 65], "more than 64 limits");
+    for (name, value) in
+        [("tenant", "a"), ("1a", "a"), ("__a", "a"), ("a-b", "a"), ("", "a"), ("a", "\n"), ("a", &"x".repeat(129))]
+    {
+        wrong(&|grant| drop(grant.labels.insert(name.into(), value.into())), "is no label");
+    }
+    wrong(&|grant| grant.labels = (0..9).map(|i| (format!("a{i}"), String::new())).collect(), "more than 8 labels");
     let known = ["memory".to_owned()].into();
     let mut typo = grant("a");
     typo.limits.insert("memroy".into(), 1);

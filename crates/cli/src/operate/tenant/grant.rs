@@ -55,6 +55,9 @@ pub struct GrantCommand {
     /// Revoke it by itself after this time, such as 12h.
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     expires: Option<Duration>,
+    /// A label for the tenant's metrics, such as namespace=research (repeatable, at most 8).
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
+    label: Vec<(String, String)>,
     /// Also if devices have less than all grants together.
     #[arg(long)]
     overcommit: bool,
@@ -127,6 +130,11 @@ fn parse_share(text: &str) -> Result<u32, String> {
     share.ok_or_else(|| format!("`{text}`: expected a whole number of per cent, 1 to 100"))
 }
 
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let label = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    label.ok_or_else(|| format!("`{text}`: expected NAME=VALUE, such as namespace=research"))
+}
+
 /// `None`: there are none.
 fn some(names: Vec<String>) -> Option<Vec<String>> {
     Some(names).filter(|names| !names.is_empty())
@@ -137,7 +145,19 @@ pub fn grant(command: GrantCommand) -> anyhow::Result<ExitCode> {
         return list(node);
     }
     let GrantCommand {
-        name, socket, key, amounts, share, priority, cap, permissions, expires, overcommit, node, ..
+        name,
+        socket,
+        key,
+        amounts,
+        share,
+        priority,
+        cap,
+        permissions,
+        expires,
+        label,
+        overcommit,
+        node,
+        ..
     } = command;
     let entrance = match (socket, key) {
         (Some(folder), _) => GrantEntrance::Socket(std::path::absolute(folder)?),
@@ -154,6 +174,7 @@ pub fn grant(command: GrantCommand) -> anyhow::Result<ExitCode> {
         cap,
         apis: some(api),
         functions,
+        labels: label.into_iter().collect(),
         only_devices: some(only_device),
         ..Grant::new(&name.unwrap_or_default(), entrance)
     };
