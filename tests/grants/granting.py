@@ -43,7 +43,8 @@ class GrantingNode(Node):
     def command(self, *words, status=0):
         """Output of a command about this node, which must end so."""
         done = subprocess.run(
-            [AVIARY, *map(str, words), "--server", self.address], capture_output=True, text=True, timeout=HANG, check=False
+            [AVIARY, *map(str, words), "--server", self.address], capture_output=True, text=True, timeout=HANG, check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(self.tools.vendor)},
         )
         if done.returncode != status:
             raise Wrong(f"{words}: status {done.returncode}, not {status}: {done.stdout}{done.stderr}")

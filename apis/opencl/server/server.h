@@ -13,6 +13,10 @@ uint64_t opencl_device(cl_command_queue queue);
 /* Lets go of queues whose work is known to be done. */
 void opencl_let_go_reached(void);
 
+/* devices.c */
+/* Under which name limits name the device; NULL: its runtime does not say. Remembered for as long as the process lives. */
+const char *opencl_device_name(uint64_t token);
+
 /* checks.c */
 /* The address of a function that the runtime of the object's platform does not export; NULL: it has none. */
 void *opencl_context_function(cl_context context, const char *name);

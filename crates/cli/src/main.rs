@@ -5,6 +5,7 @@
 mod apis;
 mod config;
 mod daemons;
+mod devices;
 mod doctor;
 mod dropin;
 mod fpga;
@@ -58,12 +59,15 @@ enum Command {
     #[command(name = "fpga-worker", hide = true)]
     FpgaWorker(daemons::fpga_device::FpgaWorkerCommand),
     Guest(guest::GuestCommand),
+    Devices(devices::DevicesCommand),
     Doctor(doctor::DoctorCommand),
     Tls(daemons::remote::TlsCommand),
     Completions(manual::CompletionsCommand),
     Man(manual::ManCommand),
     #[command(name = "run-node", hide = true)]
     RunNode(run::node::RunNodeCommand),
+    #[command(name = "list-devices", hide = true)]
+    ListDevices(devices::ListDevicesCommand),
     #[command(hide = true)]
     Gateway(daemons::remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
@@ -129,6 +133,8 @@ fn main() -> ExitCode {
         Command::FpgaDevice(command) => daemons::fpga_device::run(command),
         Command::FpgaWorker(_) => daemons::fpga_device::run_worker(),
         Command::Guest(command) => guest::run(&command),
+        Command::Devices(command) => devices::run(&command),
+        Command::ListDevices(command) => devices::list_one(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => daemons::remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),

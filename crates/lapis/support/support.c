@@ -31,4 +31,12 @@ aviary_start_function aviary_start_utility(void);
 aviary_start_function aviary_start_utility(void) {
     return aviary_start;
 }
+
+typedef void (*aviary_devices_function)(void (*)(void *, const struct aviary_device *), void *);
+aviary_devices_function aviary_devices_utility(void);
+
+/* NULL: the specification defines none. */
+aviary_devices_function aviary_devices_utility(void) {
+    return aviary_devices;
+}
 #endif

@@ -70,5 +70,5 @@ pub use vms::{FpgaDeviceCommand, FpgaDeviceReport, FpgaDeviceSettings, VmDeviceC
 
 pub use aviary_control::FunctionRule;
 pub use aviary_gate::{
-    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP, precedence,
+    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP, fits, precedence,
 };

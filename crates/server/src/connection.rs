@@ -5,6 +5,7 @@ mod environment;
 pub mod exchange;
 pub mod exports;
 pub mod ffi;
+pub mod listing;
 pub mod mapped_fragments;
 pub mod module;
 pub mod refusal;

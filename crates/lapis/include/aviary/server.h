@@ -151,6 +151,21 @@ __attribute__((weak)) void aviary_preload(void);
  * session is about to move and which is its tenant's already. The session still runs elsewhere. */
 __attribute__((weak)) void aviary_start(void);
 
+/* A device for `aviary devices`. A text that is NULL or empty, and a 0, are unknown. */
+struct aviary_device {
+    const char *name; /* under which limits of devices name it */
+    const char *uuid;
+    const char *driver;    /* version */
+    const char *library;   /* version */
+    const char *pci;       /* DOMAIN:BUS:DEVICE.FUNCTION, hexadecimal */
+    const char *unhealthy; /* why it cannot be used, or should not; NULL: nothing is known to be wrong */
+    uint64_t memory;       /* bytes */
+};
+/* Defined by the specification if it likes: starts the vendor's library and calls `tell` for each device of the machine, whoever may
+ * use it. It runs in a process that has no session and ends afterwards. A device with name NULL: none can be listed, and
+ * `unhealthy` says why. */
+__attribute__((weak)) void aviary_devices(void (*tell)(void *context, const struct aviary_device *device), void *context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -164,11 +164,16 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     contents: None,
     rejected,
 };
-aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility);
+aviary_server::export_module!(
+    DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility
+);
 aviary_server::utility_exports!();
 unsafe extern "C" {
     fn aviary_preload_utility();
     fn aviary_start_utility() -> Option<unsafe extern "C" fn()>;
+    fn aviary_devices_utility() -> Option<
+        aviary_server::connection::listing::ListFunction,
+    >;
 }
 unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {
     aviary_server::guarded(

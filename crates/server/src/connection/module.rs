@@ -235,11 +235,12 @@ impl Connection {
     }
 }
 
-/// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps two `unsafe extern "C" fn()`:
-/// one that loads what the vendor's library loads at its first call, and one that starts that library.
+/// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps three `unsafe extern "C" fn()`:
+/// one that loads what the vendor's library loads at its first call, one that starts that library, and one that answers the
+/// function that lists its devices.
 #[macro_export]
 macro_rules! export_module {
-    ($api:path $(, $preload:path, $start:path)?) => {
+    ($api:path $(, $preload:path, $start:path, $devices:path)?) => {
         extern "C" fn aviary_serve(arguments: *const $crate::connection::module::ServeArguments) -> i32 {
             // SAFETY: the API server process calls this with arguments as `serve` requires them.
             unsafe { $crate::connection::module::serve(&$api, arguments) }
@@ -258,6 +259,18 @@ macro_rules! export_module {
             // specification's own.
             unsafe { $crate::connection::module::prepare(&$api, arguments, start.first().copied().flatten()) }
         }
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn aviary_list_devices(
+                library: *const ::std::ffi::c_char,
+                tell: $crate::connection::listing::TellDevice,
+                context: *mut ::std::ffi::c_void,
+            ) -> i32 {
+                // SAFETY: the caller passes what `list` asks for; the function is the specification's own.
+                unsafe { $crate::connection::listing::list(&$api, library, $devices(), tell, context) }
+            }
+        )?
 
         #[unsafe(no_mangle)]
         pub extern "C" fn aviary_open_door(table: Option<&'static $crate::connection::module::DoorTable>) {

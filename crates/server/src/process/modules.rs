@@ -1,13 +1,14 @@
 //! Modules of APIs: found in the node's directories, loaded once per process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aviary_control::is_api_name;
 use aviary_wire::attach::welcome_status;
 
+use crate::connection::listing::{LIST, ListEntry, ListedDevice};
 use crate::connection::module::{ABI_VERSION, ENTRY, ModuleAbi};
 use crate::connection::refusal::AttachRefusal;
 use crate::session::vendor::try_loading;
@@ -83,6 +84,75 @@ fn modules(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// A device, as its API's specification lists it. Empty texts and 0 are unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    pub name: String,
+    pub uuid: String,
+    pub driver: String,
+    pub library: String,
+    pub pci: String,
+    /// Bytes.
+    pub memory: u64,
+    /// Empty: nothing is known to be wrong.
+    pub unhealthy: String,
+}
+
+unsafe extern "C" fn take_device(context: *mut c_void, device: *const ListedDevice) {
+    // SAFETY: `devices` passes its list, and no other thread has it; the module a device.
+    let (list, device) = unsafe { (&mut *context.cast::<Vec<DeviceFacts>>(), &*device) };
+    let text = |text: *const c_char| {
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: the module's texts end with NUL and are valid during the call.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    };
+    list.push(DeviceFacts {
+        name: text(device.name),
+        uuid: text(device.uuid),
+        driver: text(device.driver),
+        library: text(device.library),
+        pci: text(device.pci),
+        memory: device.memory,
+        unhealthy: text(device.unhealthy),
+    });
+}
+
+/// The devices of a module's API. For a process that does nothing else: the vendor's library is started, and may misbehave. `vendor`:
+/// its file, instead of where the linker finds its name. `None`: the specification lists none.
+///
+/// # Errors
+/// The module or the vendor's library cannot be used.
+pub fn devices(module: &Path, vendor: Option<&str>) -> Result<Option<Vec<DeviceFacts>>, String> {
+    open(module).map_err(|refusal| refusal.whole())?;
+    let vendor =
+        vendor.map(CString::new).transpose().map_err(|_| "the library's path contains a NUL byte".to_owned())?;
+    // SAFETY: a live library handle, as the module was opened above, and a NUL-terminated name.
+    let entry = unsafe { libc::dlsym(handle(module), LIST.as_ptr()) };
+    if entry.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: a symbol of this name has this type in every version.
+    let entry: ListEntry = unsafe { std::mem::transmute(entry) };
+    let mut list: Vec<DeviceFacts> = Vec::new();
+    let library = vendor.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
+    // SAFETY: a text that lives until the call ends, and the list that `take_device` expects.
+    let lists = unsafe { entry(library, take_device, (&raw mut list).cast()) } != 0;
+    match list.iter().find(|device| device.name.is_empty()) {
+        Some(none) => Err(none.unhealthy.clone()),
+        None => Ok(lists.then_some(list)),
+    }
+}
+
+/// NULL if it cannot be loaded.
+fn handle(path: &Path) -> *mut c_void {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return std::ptr::null_mut() };
+    // SAFETY: modules are the operator's files, found in the directories that the node configured.
+    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }
+}
+
 fn open(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
     use std::os::unix::ffi::OsStrExt;
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| AttachRefusal::failed("the module's path", e))?;
@@ -92,7 +162,7 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
         // SAFETY: dlerror answers a NUL-terminated text of this thread, or NULL.
         let reason = unsafe {
             let text = libc::dlerror();
-            if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
         };
         return Err(unusable("the module cannot be loaded", path, &reason));
     }

@@ -1,0 +1,34 @@
+/* The devices for `aviary devices`. TESTAPI_HEALTH of its process: `hang`, `crash`, or the name of a device that is lost. */
+#include "testapi_types.h"
+#include <aviary/server.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_LISTED = 16 };
+
+void aviary_devices(void (*tell)(void *context, const struct aviary_device *device), void *context) {
+    ta_status (*list)(uint32_t, ta_device *, uint32_t *) = (ta_status(*)(uint32_t, ta_device *, uint32_t *))aviary_function("ta_device_list");
+    ta_status (*describe)(ta_device, ta_device_info *) = (ta_status(*)(ta_device, ta_device_info *))aviary_function("ta_device_describe");
+    const char *health = getenv("TESTAPI_HEALTH");
+    ta_device devices[MOST_LISTED];
+    uint32_t count = 0;
+    if (health && strcmp(health, "hang") == 0)
+        while (1)
+            pause();
+    if (health && strcmp(health, "crash") == 0)
+        abort();
+    if (!list || !describe || list(MOST_LISTED, devices, &count) != TA_OK)
+        return;
+    for (uint32_t at = 0; at < count && at < MOST_LISTED; at++) {
+        ta_device_info info = {0};
+        if (describe(devices[at], &info) != TA_OK || !info.name)
+            continue;
+        struct aviary_device device = {.name = info.name, .library = "1"};
+        if (health && strcmp(health, info.name) == 0)
+            device.unhealthy = "the device is lost";
+        tell(context, &device);
+    }
+    struct aviary_device accelerator = {.name = "testapi accelerator", .library = "1"};
+    tell(context, &accelerator);
+}
