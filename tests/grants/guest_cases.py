@@ -99,7 +99,7 @@ def idempotent(tools):
             if program.poll() is not None:
                 raise Wrong("the session ended")
         refused = {
-            ("grant", "pod", "--socket", node.sockets / "else"): "has another socket or key",
+            ("grant", "pod", "--socket", node.sockets / "else"): "has another socket, key or way out",
             ("grant", "other", "--socket", node.sockets / "pod"): "grant `pod` has this socket or key already",
             ("grant", "vm1", "--socket", node.sockets / "vm1"): "that of a virtual machine",
             ("grant", "uid-5", "--socket", node.sockets / "a"): "cannot be the name of a grant",

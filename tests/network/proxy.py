@@ -73,4 +73,5 @@ def main() -> None:
             proxy.open()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -66,6 +66,10 @@ enum Command {
     Man(manual::ManCommand),
     #[command(name = "run-node", hide = true)]
     RunNode(run::node::RunNodeCommand),
+    #[command(name = "grant-relay", hide = true)]
+    GrantRelay(daemons::grant_relay::GrantRelayCommand),
+    #[command(hide = true)]
+    Dial(daemons::grant_relay::DialCommand),
     #[command(name = "list-devices", hide = true)]
     ListDevices(devices::ListDevicesCommand),
     #[command(hide = true)]
@@ -97,10 +101,19 @@ fn end_with_closed_pipes() {
 impl Command {
     /// These processes serve others, whatever becomes of what they print.
     fn is_daemon(&self) -> bool {
-        use Command::{ApiServer, FpgaCard, FpgaDevice, Gateway, RunNode, Serve, Vm, VmDevice};
+        use Command::{ApiServer, Dial, FpgaCard, FpgaDevice, Gateway, GrantRelay, RunNode, Serve, Vm, VmDevice};
         matches!(
             self,
-            Serve(_) | Vm(_) | RunNode(_) | Gateway(_) | ApiServer(_) | VmDevice(_) | FpgaCard(_) | FpgaDevice(_)
+            Dial(_)
+                | GrantRelay(_)
+                | Serve(_)
+                | Vm(_)
+                | RunNode(_)
+                | Gateway(_)
+                | ApiServer(_)
+                | VmDevice(_)
+                | FpgaCard(_)
+                | FpgaDevice(_)
         )
     }
 }
@@ -140,6 +153,8 @@ fn main() -> ExitCode {
         Command::Completions(command) => manual::completions::<Arguments>(&command),
         Command::Man(command) => manual::man::<Arguments>(&command),
         Command::RunNode(command) => run::node::run(&command),
+        Command::GrantRelay(command) => daemons::grant_relay::run(&command),
+        Command::Dial(command) => daemons::grant_relay::run_dialer(&command),
         Command::Gateway(command) => daemons::remote::gateway(command),
         Command::ApiServer(command) => daemons::api_server::run(&command),
         Command::VmDevice(command) => daemons::vm_device::run(command),

@@ -5,6 +5,7 @@ use crate::cards::{CardCommand, CardSettings};
 use crate::gateways::GatewayCommand;
 use crate::grants::request::GrantStep;
 use crate::log::Level;
+use crate::relays::RelayCommand;
 use crate::relocation::request::USUAL_PARKED_MEMORY;
 use crate::scheduling::rules::Rules;
 use crate::servers::api_server::ApiServerCommand;
@@ -19,7 +20,7 @@ use aviary_transport::RemoteAddress;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -77,6 +78,28 @@ impl Reload {
 impl std::fmt::Debug for Reload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Reload")
+    }
+}
+
+type MakeKey = dyn Fn(&Path) -> Result<String, String> + Send + Sync;
+
+/// Makes a key and its certificate in a folder, and answers the SHA-256 of the certificate.
+#[derive(Clone)]
+pub struct KeyMaker(Arc<MakeKey>);
+
+impl KeyMaker {
+    pub fn new(make: impl Fn(&Path) -> Result<String, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(make))
+    }
+
+    pub(crate) fn make(&self, folder: &Path) -> Result<String, String> {
+        (self.0)(folder)
+    }
+}
+
+impl std::fmt::Debug for KeyMaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyMaker")
     }
 }
 
@@ -149,6 +172,10 @@ pub struct NodeConfig {
     pub fpga_device: FpgaDeviceCommand,
     /// Where grants are kept; `None`: there are none.
     pub grants: Option<PathBuf>,
+    /// The command of each process that carries a guest of a grant to another node.
+    pub relay: RelayCommand,
+    /// Makes the keys of grants whose guests are carried; `None`: there are no such grants.
+    pub key_maker: Option<KeyMaker>,
     /// For tests: where the node ends when it makes or takes back a grant.
     pub test_end_at: Option<GrantStep>,
     pub log: Level,
@@ -191,6 +218,8 @@ impl NodeConfig {
             fpga_devices: Vec::new(),
             fpga_device: FpgaDeviceCommand::own(),
             grants: None,
+            relay: RelayCommand::own(),
+            key_maker: None,
             test_end_at: None,
             log: Level::Info,
         }

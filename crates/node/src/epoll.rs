@@ -76,6 +76,8 @@ pub enum Token {
     FpgaDeviceExit(u64),
     /// A guest connects to a grant's socket, by the grant's place.
     Grant(u64),
+    /// A relay of a grant's guest ended.
+    RelayExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -105,6 +107,7 @@ impl Token {
             Token::FpgaDevice(id) => (19, id),
             Token::FpgaDeviceExit(id) => (20, id),
             Token::Grant(id) => (21, id),
+            Token::RelayExit(id) => (22, id),
         };
         kind << SHIFT | id
     }
@@ -133,6 +136,7 @@ impl Token {
             19 => Token::FpgaDevice(id),
             20 => Token::FpgaDeviceExit(id),
             21 => Token::Grant(id),
+            22 => Token::RelayExit(id),
             _ => Token::Stranger(id),
         }
     }
@@ -188,6 +192,7 @@ mod tests {
             Token::Zygote(0),
             Token::ZygoteExit(2),
             Token::Grant(3),
+            Token::RelayExit(4),
         ];
         for token in
             [Token::Listener, Token::Wake, Token::Overdue, Token::Groups, Token::Helpers].into_iter().chain(with_id)

@@ -20,6 +20,7 @@ mod helpers;
 mod keeping;
 mod log;
 mod node;
+mod relays;
 mod relocation;
 mod report;
 mod scheduling;
@@ -36,17 +37,18 @@ pub use attach::listener::{Address, default_socket};
 pub use attach::private::{PrivateDir, private_nodes, runtime_directory};
 pub use attach::secret::secret_path;
 pub use cards::{CardCommand, CardMoveReport, CardMoveRequest, CardReport, CardSettings};
-pub use config::{NodeConfig, Reload, Settings, TestKind, USUAL_MOST_TENANTS};
+pub use config::{KeyMaker, NodeConfig, Reload, Settings, TestKind, USUAL_MOST_TENANTS};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
 pub use grants::error::GrantError;
 pub use grants::report::GrantReport;
 pub use grants::request::{
-    FreedAmount, Grant, GrantEntrance, GrantRequest, GrantStep, RevokeReport, SOCKET_NAME, check_key,
+    FreedAmount, Grant, GrantEntrance, GrantRequest, GrantStep, RevokeReport, SOCKET_NAME, Via, check_key,
 };
 pub use grants::store::{KEYS, USUAL_GRANTS};
 pub use handle::{Doorway, Node};
 pub use log::{Level, Log};
+pub use relays::RelayCommand;
 pub use relocation::request::{
     MoveBegun, MoveFigures, MoveRequest, MoveStatus, ParkedMemory, ParkedReport, SessionMoves, UnparkStatus,
 };

@@ -13,6 +13,7 @@ use crate::grants::table::Grants;
 use crate::helpers::{HelperAccess, HelperDoor};
 use crate::keeping::{folder::KeepFolder, progress::Keeping};
 use crate::log::Log;
+use crate::relays::Relays;
 use crate::relocation::records::Relocations;
 use crate::scheduling::{DeviceReport, Scheduling};
 use crate::servers::api_server::ApiServerCommand;
@@ -101,6 +102,7 @@ pub(crate) struct CoreState {
     pub fpga_devices: FpgaDevices,
     pub grants: Grants,
     pub keeping: Keeping,
+    pub relays: Relays,
     /// How often the node's program was replaced.
     pub upgrades: u64,
 }
@@ -213,6 +215,7 @@ impl CoreState {
             fpga_devices,
             grants: Grants::default(),
             keeping: Keeping::default(),
+            relays: Relays::default(),
             upgrades: 0,
         })
     }
@@ -419,6 +422,7 @@ impl Core {
             Token::FpgaDevice(place) => self.start_fpga_device(place),
             Token::FpgaDeviceExit(place) => self.reap_fpga_device(place),
             Token::Grant(place) => self.accept_at_grant(place),
+            Token::RelayExit(id) => self.reap_relay(id),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use aviary_transport::RemoteAddress;
 
 use crate::carry::link::{Compression, Link};
+use crate::dialer::Dialer;
 use crate::keys::security::{ClientSecurity, explain};
 
 pub struct RelayOptions {
@@ -17,6 +18,8 @@ pub struct RelayOptions {
     pub compression: Compression,
     /// Print the reason on standard error when a connection ends.
     pub verbose: bool,
+    /// Makes the connections, where this process may make none.
+    pub dialer: Option<Dialer>,
 }
 
 /// Connects to the node. `timeout`: for each step.
@@ -29,7 +32,11 @@ pub(crate) fn connect(options: &RelayOptions, timeout: Duration) -> Result<Link,
         io::ErrorKind::TimedOut => "no answer; is the address right and the port open?".to_owned(),
         _ => format!("cannot connect: {e}"),
     };
-    let socket = node.connect(timeout).map_err(unreachable)?;
+    let connected = match &options.dialer {
+        Some(dialer) => dialer.connect(),
+        None => node.connect(timeout),
+    };
+    let socket = connected.map_err(unreachable)?;
     let _ = socket.set_nodelay(true);
     secure(options, socket, timeout)
 }

@@ -11,6 +11,7 @@
 
 mod carry;
 mod dial;
+mod dialer;
 mod frames;
 #[cfg(test)]
 mod fuzz_tests;
@@ -26,10 +27,11 @@ mod resuming;
 
 pub use carry::link::Compression;
 pub use dial::RelayOptions;
+pub use dialer::{Dialer, dial};
 pub use gateway::{GatewayOptions, gateway};
 pub use keeping::back::gateway_again;
 pub use keys::folder::{IdentityError, IndexError};
 pub use keys::identity::{Days, Revoked, Written, revoke, write_identities, write_key};
 pub use keys::issued::{Certificate, Listing, Standing, list};
 pub use keys::security::{ClientSecurity, NodeSecurity, SecurityError};
-pub use relay::Relay;
+pub use relay::{Carrying, Relay};

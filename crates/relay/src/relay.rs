@@ -22,7 +22,7 @@ use crate::frames::open::{Open, VERSION};
 use crate::output::Output;
 use crate::processes::{ProcessKey, Processes};
 use crate::resuming::redial::Redial;
-use crate::resuming::resume::Resumption;
+use crate::resuming::resume::{Resumption, random};
 
 /// The most time for a guest's greeting.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +39,10 @@ pub struct Relay {
 
 struct RelayState {
     options: Arc<RelayOptions>,
-    processes: Processes,
+    /// `None`: all guests are one process.
+    processes: Option<Processes>,
+    /// The key of that process.
+    own: Option<ProcessKey>,
     carried: AtomicUsize,
     closing: AtomicBool,
 }
@@ -49,7 +52,8 @@ impl Relay {
         let listener = Arc::new(UnixListener::bind(socket)?);
         let shared = Arc::new(RelayState {
             options: Arc::new(options),
-            processes: Processes::default(),
+            processes: Some(Processes::default()),
+            own: None,
             carried: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
         });
@@ -76,27 +80,60 @@ impl Drop for Relay {
     }
 }
 
+/// Carries the connections of one guest process, which somebody else has accepted.
+pub struct Carrying(Arc<RelayState>);
+
+impl Carrying {
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub fn new(options: RelayOptions) -> io::Result<Self> {
+        let own = random().ok_or_else(|| io::Error::other("the kernel returned no random bytes"))?;
+        Ok(Self(Arc::new(RelayState {
+            options: Arc::new(options),
+            processes: None,
+            own: Some(own),
+            carried: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+        })))
+    }
+
+    pub fn carry(&self, guest: UnixStream) {
+        take(&self.0, guest);
+    }
+
+    /// Connections that are carried now.
+    pub fn busy(&self) -> usize {
+        self.0.carried.load(Ordering::SeqCst)
+    }
+}
+
 fn accept(listener: &UnixListener, shared: &Arc<RelayState>) {
     while !shared.closing.load(Ordering::SeqCst) {
         let Ok((guest, _)) = listener.accept() else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
-        shared.carried.fetch_add(1, Ordering::SeqCst);
-        let theirs = shared.clone();
-        let life = move || {
-            serve(&theirs, guest);
-            theirs.carried.fetch_sub(1, Ordering::SeqCst);
-        };
-        if std::thread::Builder::new().name("session".into()).spawn(life).is_err() {
-            shared.carried.fetch_sub(1, Ordering::SeqCst);
-        }
+        take(shared, guest);
+    }
+}
+
+/// Serves a guest on a thread of its own.
+fn take(shared: &Arc<RelayState>, guest: UnixStream) {
+    shared.carried.fetch_add(1, Ordering::SeqCst);
+    let theirs = shared.clone();
+    let life = move || {
+        serve(&theirs, guest);
+        theirs.carried.fetch_sub(1, Ordering::SeqCst);
+    };
+    if std::thread::Builder::new().name("session".into()).spawn(life).is_err() {
+        shared.carried.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 fn serve(shared: &Arc<RelayState>, guest: UnixStream) {
     let options = &shared.options;
-    match attach(options, &guest, shared.processes.key(&guest)) {
+    let key = shared.own.or_else(|| shared.processes.as_ref()?.key(&guest));
+    match attach(options, &guest, key) {
         Ok((carrier, link, resumption)) => {
             let compression = options.compression;
             let way = Box::new(Redial::new(options.clone(), resumption));

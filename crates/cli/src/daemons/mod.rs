@@ -4,6 +4,7 @@ pub(crate) mod api_server;
 pub(crate) mod descriptors;
 pub(crate) mod fpga_card;
 pub(crate) mod fpga_device;
+pub(crate) mod grant_relay;
 pub(crate) mod notify;
 pub(crate) mod remote;
 pub(crate) mod serve;

@@ -81,6 +81,7 @@ impl ClientArgs {
             patience: Duration::from_secs(self.keepalive),
             compression: compression(self.no_compression),
             verbose,
+            dialer: None,
         };
         Relay::start(socket, options).context("cannot start the relay")
     }
@@ -210,7 +211,7 @@ pub struct GatewayCommandLine {
 }
 
 /// A crash of this process must not write the node's key to a file, and no other process of its user reads its memory.
-fn keep_secrets() -> anyhow::Result<()> {
+pub(super) fn keep_secrets() -> anyhow::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).context("cannot turn off core files")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).context("cannot make this process undumpable")
 }

@@ -15,11 +15,12 @@ use crate::daemons::signals::Signals;
 use crate::fpga::own_libraries;
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, CardSettings, DeviceSettings, GrantStep, Handover, KEYS, Level, LoadedPolicy, Node, NodeConfig,
-    PrivateDir, Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_GRANTS,
+    ApiServerCommand, CardSettings, DeviceSettings, GrantStep, Handover, KEYS, KeyMaker, Level, LoadedPolicy, Node,
+    NodeConfig, PrivateDir, Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_GRANTS,
     USUAL_MOST_TENANTS, UnknownUsers, UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory,
     upgrade_versions,
 };
+use aviary_relay::write_key;
 use aviary_sandbox::Mode;
 use aviary_transport::RemoteAddress;
 use clap::Args;
@@ -389,6 +390,11 @@ fn grants_folder(told: Option<&Path>, file: &FileConfig, socket: &Path) -> anyho
     folder.map(std::path::absolute).transpose().context("the folder of grants")
 }
 
+/// For grants whose guests are carried to another node.
+fn key_maker() -> KeyMaker {
+    KeyMaker::new(|folder| write_key(folder).map_err(|error| error.to_string()))
+}
+
 /// What the command line says of all devices; `None`: nothing.
 fn told_devices(scheduler: Option<Scheduler>, slice: Option<Duration>, apis: &[Api]) -> anyhow::Result<Option<Rules>> {
     if scheduler.is_none() && slice.is_none() {
@@ -410,7 +416,7 @@ fn configure(mut command: ServeCommand, directory: &PrivateDir) -> anyhow::Resul
     let (socket, others) = sockets(std::mem::take(&mut command.listen), &file, directory)?;
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
     config.grants = grants_folder(command.grants.as_deref(), &file, &config.socket)?;
-    config.test_end_at = test_grant_step()?;
+    (config.key_maker, config.test_end_at) = (Some(key_maker()), test_grant_step()?);
     config.launch_slice = launch_slice()?;
     (config.test_move_every, config.test_move_kind) = (test_move_every()?, test_move_kind()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };

@@ -243,6 +243,14 @@ impl Core {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection refused: {error}")),
         };
+        if let Door::Grant(place) = door
+            && let Some((grant, via)) = state.grants.way_out(place)
+        {
+            return match self.is_own_process(state, &guest) {
+                Some(error) => refuse(&socket, &error.to_string()),
+                None => self.carry(state, (place, grant, via), guest, &socket),
+            };
+        }
         if door == Door::Guests
             && state.tenants().ask_for(guest.uid)
             && state.tenancy.users.has(guest.uid, Instant::now()).is_none()
@@ -400,6 +408,18 @@ impl Core {
         }
     }
 
+    fn is_of_range(&self, guest: &Guest) -> bool {
+        self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid))
+    }
+
+    /// Why a process of the node's own is no guest of a grant; `None`: it is none.
+    fn is_own_process(&self, state: &CoreState, guest: &Guest) -> Option<NodeError> {
+        match self.is_of_range(guest) {
+            true => Some(NodeError::ApiServerUser(guest.uid)),
+            false => state.is_api_servers(guest).then_some(NodeError::ApiServerProcess(guest.pid)),
+        }
+    }
+
     /// The guest at the other end, and as which it is served. A tenant that has taken its API server over would be
     /// another tenant by attaching from there, with a fresh quota, as often as there are user ids.
     fn identify(
@@ -409,13 +429,12 @@ impl Core {
         socket: &Foreign,
         door: Door,
     ) -> Result<Identified, NodeError> {
-        let of_range = self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid));
+        let of_range = self.is_of_range(&guest);
         if let Door::Grant(place) = door {
-            return match state.grants.at(place) {
-                _ if of_range => Err(NodeError::ApiServerUser(guest.uid)),
-                _ if state.is_api_servers(&guest) => Err(NodeError::ApiServerProcess(guest.pid)),
-                Some(entry) => Ok(Identified { identity: Identity::Grant(entry), guest, resumes: None }),
-                None => Err(NodeError::NoGrant),
+            return match (self.is_own_process(state, &guest), state.grants.at(place)) {
+                (Some(error), _) => Err(error),
+                (None, Some(entry)) => Ok(Identified { identity: Identity::Grant(entry), guest, resumes: None }),
+                (None, None) => Err(NodeError::NoGrant),
             };
         }
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket.as_fd()) {

@@ -51,12 +51,16 @@ impl Core {
 
     /// Makes a grant or changes the one of its name; asked again, it changes nothing.
     pub(crate) fn grant(&self, request: &GrantRequest) -> Result<GrantReport, NodeError> {
-        let grant = request.checked(SystemTime::now())?;
+        let mut grant = request.checked(SystemTime::now())?;
         grant.check(self.config.resources.as_ref())?;
         let mut guard = self.grant_store()?;
         let Some(store) = guard.as_mut() else { return Err(GrantError::NoFolder.into()) };
         let is_new = {
             let state = self.state();
+            let known = state.grants.held.get(&grant.name).and_then(|held| held.grant.via.as_ref());
+            if let (Some(via), Some(known)) = (&mut grant.via, known) {
+                via.key.clone_from(&known.key);
+            }
             self.check_grant(&state, &grant, request.overcommit)?;
             if state.grants.held.get(&grant.name).is_some_and(|held| held.grant == grant) {
                 return Ok(report_of(&state, &grant));
@@ -64,6 +68,10 @@ impl Core {
             !state.grants.has(&grant.name)
         };
         store.open()?;
+        if let (Some(via), true) = (&mut grant.via, is_new) {
+            store.clear_key(&grant.name);
+            via.key = self.make_key(&grant.name)?;
+        }
         let listener = match &grant.entrance {
             GrantEntrance::Socket(folder) if is_new => Some(entrance::open(folder, true)?),
             _ => None,
@@ -112,7 +120,7 @@ impl Core {
         let known = grants.held.get(name);
         let others = || grants.held.values().filter(|held| held.grant.name != *name);
         if let Some(held) = known
-            && held.grant.entrance != grant.entrance
+            && (held.grant.entrance != grant.entrance || held.grant.via != grant.via)
         {
             return Err(GrantError::OtherEntrance(name.clone()));
         }
@@ -127,7 +135,11 @@ impl Core {
         }
         let claim =
             |grant: &Grant| Claim { tenant: state.tenants().with_own(grant.tenant()), share: grant.share.unwrap_or(0) };
-        let claims: Vec<Claim> = others().map(|held| claim(&held.grant)).collect();
+        if grant.via.is_some() {
+            return Ok(());
+        }
+        let claims: Vec<Claim> =
+            others().filter(|held| held.grant.via.is_none()).map(|held| claim(&held.grant)).collect();
         match excess(&claims, &claim(grant), &state.tenancy.shares.rules()).filter(|_| !overcommit) {
             Some(Excess { device, what, sum, most }) => {
                 Err(GrantError::Overcommitted { name: name.clone(), device, what, sum, most })

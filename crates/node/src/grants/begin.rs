@@ -80,6 +80,7 @@ impl Core {
 
     /// The node ends: nobody answers at the sockets. The folders stay, which containers may have mounted.
     pub(crate) fn end_grants(&self) {
+        self.part_with_relays();
         let mut state = self.state();
         for held in std::mem::take(&mut state.grants.held).into_values() {
             if let Some(listener) = &held.listener {

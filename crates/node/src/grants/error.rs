@@ -12,7 +12,7 @@ pub enum GrantError {
     Taken(String, &'static str),
     /// grant `{0}` is still being revoked: grant it again when `aviary revoke` has answered
     Leaving(String),
-    /// grant `{0}` has another socket or key: revoke it first (`aviary revoke {0}`)
+    /// grant `{0}` has another socket, key or way out: revoke it first (`aviary revoke {0}`)
     OtherEntrance(String),
     /// grant `{0}`: grant `{1}` has this socket or key already
     SameEntrance(String, String),

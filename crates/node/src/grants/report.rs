@@ -25,7 +25,7 @@ pub(super) fn report_of(state: &CoreState, grant: &Grant) -> GrantReport {
         grant: grant.clone(),
         socket: grant.socket(),
         expires_in: left,
-        sessions: state.sessions_of_tenant(&grant.name),
+        sessions: state.sessions_of_tenant(&grant.name) + state.relays.of_tenant(&grant.name),
         accounts: report::tenant(state, state.tenants().called(&grant.name)).accounts,
     }
 }

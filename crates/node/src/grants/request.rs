@@ -4,6 +4,7 @@ use super::error::GrantError;
 use crate::tenants::tenant::{DeviceLimitChange, Limits, OTHERS, Tenant};
 use aviary_control::FunctionRule;
 use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit};
+use aviary_transport::RemoteAddress;
 use aviary_wire::tenant::is_reserved;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -35,6 +36,19 @@ pub enum GrantEntrance {
     Socket(PathBuf),
     /// Those of other machines that show the certificate with this SHA-256.
     Key(String),
+}
+
+/// Another node, to which the grant's guests are carried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Via {
+    /// `HOST:PORT`, as `aviary run --server` takes it.
+    pub node: String,
+    /// SHA-256 of the node's certificate.
+    pub pin: String,
+    /// SHA-256 of the certificate that is shown there, with which a grant of that node knows these guests; this node writes it.
+    #[serde(default)]
+    pub key: String,
 }
 
 /// What a grant's tenant may have, and who its guests are.
@@ -72,6 +86,9 @@ pub struct Grant {
     /// For `aviary metrics`, by name.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// `None`: its guests use this node.
+    #[serde(default)]
+    pub via: Option<Via>,
 }
 
 /// Make a grant, or change the one of this name. Asked again, it changes nothing.
@@ -176,6 +193,9 @@ impl GrantRequest {
             let end = now.checked_add(Duration::from_secs(lifetime)).and_then(seconds);
             grant.expires = Some(end.ok_or_else(|| grant.wrong("it would never expire: leave --expires out"))?);
         }
+        if let Some(via) = &mut grant.via {
+            via.key = String::new();
+        }
         grant.check(None)?;
         Ok(grant)
     }
@@ -202,6 +222,7 @@ impl Grant {
             only_devices: None,
             expires: None,
             labels: BTreeMap::new(),
+            via: None,
         }
     }
 
@@ -239,6 +260,7 @@ impl Grant {
         if let Some((what, _)) = lists.iter().find(|(_, list)| list.as_ref().is_some_and(Vec::is_empty)) {
             return Err(self.wrong(format!("its list of {what} is empty, which would allow none")));
         }
+        self.check_way_out()?;
         if self.labels.len() > MAX_LABELS {
             return Err(self.wrong(format!("it has more than {MAX_LABELS} labels")));
         }
@@ -252,6 +274,31 @@ impl Grant {
         if let Some(resource) = named.find(|name| resources.is_some_and(|known| !known.contains(*name))) {
             let known = resources.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(self.wrong(format!("no API of this node has a resource `{resource}`; there are {known}")));
+        }
+        Ok(())
+    }
+
+    fn check_way_out(&self) -> Result<(), GrantError> {
+        let Some(via) = &self.via else { return Ok(()) };
+        if !matches!(self.entrance, GrantEntrance::Socket(_)) {
+            return Err(self.wrong("guests are carried to another node from a socket only"));
+        }
+        if via.node.parse::<RemoteAddress>().is_err() {
+            return Err(self.wrong(format!("`{}` is no address of a node: expected HOST:PORT", via.node)));
+        }
+        if check_key(&via.pin).as_ref() != Ok(&via.pin) {
+            return Err(self.wrong("its pin is not the SHA-256 of a certificate in lower case"));
+        }
+        let plain = Self {
+            via: self.via.clone(),
+            sessions: self.sessions,
+            expires: self.expires,
+            labels: self.labels.clone(),
+            ..Self::new(&self.name, self.entrance.clone())
+        };
+        if plain != *self {
+            return Err(self
+                .wrong("what its guests may have says the grant of the node to which they are carried, not this one"));
         }
         Ok(())
     }

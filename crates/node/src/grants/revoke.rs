@@ -25,7 +25,9 @@ impl CoreState {
     /// A session or an API server of this tenant is there, or may be.
     pub(super) fn is_in_use(&self, tenant: &str) -> bool {
         let accounts = [&self.tenancy.accounts, &self.tenancy.card_accounts];
-        self.sessions_of_tenant(tenant) > 0 || accounts.into_iter().any(|accounts| accounts.is_in_use(tenant))
+        self.sessions_of_tenant(tenant) > 0
+            || self.relays.of_tenant(tenant) > 0
+            || accounts.into_iter().any(|accounts| accounts.is_in_use(tenant))
     }
 
     fn held_by_tenant(&self, tenant: &str) -> Vec<FreedAmount> {
@@ -54,7 +56,8 @@ impl Core {
 
     /// Of a grant whose file is gone.
     fn withdraw(&self, state: &mut CoreState, grant: &Grant, why: &str) -> Result<(), NodeError> {
-        let (name, sessions) = (&grant.name, state.sessions_of_tenant(&grant.name));
+        let name = &grant.name;
+        let sessions = state.sessions_of_tenant(name) + state.relays.of_tenant(name);
         let freed = state.held_by_tenant(name);
         let report = RevokeReport { name: name.clone(), known: true, done: false, sessions, freed };
         let Some(Held { listener, .. }) = state.grants.begin_to_leave(name, report) else { return Ok(()) };
@@ -67,6 +70,7 @@ impl Core {
         {
             self.log.warn(format_args!("grant {name}: its folder {} is left: {left}", folder.display()));
         }
+        self.end_relays(state, Some(name));
         match self.end_sessions_in(state, &EndRequest::Tenant(name.clone())) {
             // It has never attached.
             Ok(_) | Err(NodeError::NoTenantNamed(_)) => Ok(()),

@@ -26,6 +26,8 @@ pub const KEYS: &str = "keys";
 
 const LOCK: &str = "lock";
 const SUFFIX: &str = ".json";
+/// Of the folder with the key of a grant's way out.
+const KEY_SUFFIX: &str = ".via";
 /// Of a file that is not finished; no grant's name begins so.
 const UNFINISHED: &str = ".new-";
 const MAX_FILE_BYTES: u64 = 64 << 10;
@@ -37,6 +39,11 @@ const FILE_VERSION: u32 = 1;
 struct GrantFile {
     version: u32,
     grant: Grant,
+}
+
+/// With the key of a grant's way out.
+pub(crate) fn key_folder(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}{KEY_SUFFIX}"))
 }
 
 /// Serves one node at a time: it is locked.
@@ -120,6 +127,15 @@ impl GrantStore {
                 let _ = fs::remove_file(&path);
                 continue;
             }
+            // A grant without its file has no use for it, and a new one makes another.
+            if let Some(grant) = text.strip_suffix(KEY_SUFFIX)
+                && path.is_dir()
+            {
+                if !self.folder.join(format!("{grant}{SUFFIX}")).exists() {
+                    remove_key(&path);
+                }
+                continue;
+            }
             match read(&path, &text) {
                 Ok(grant) => grants.push(grant),
                 Err(why) => notes.push(format!("{} makes no grant: {why}", path.display())),
@@ -128,6 +144,11 @@ impl GrantStore {
         self.keys = grants.iter().filter_map(key_of).collect();
         notes.extend(self.write_keys().err().map(|error| error.to_string()));
         (grants, notes)
+    }
+
+    /// What is left of an earlier grant of this name goes.
+    pub fn clear_key(&self, name: &str) {
+        remove_key(&key_folder(&self.folder, name));
     }
 
     /// From here on the grant is made.
@@ -154,6 +175,7 @@ impl GrantStore {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(GrantError::Write(path, error)),
             _ => {}
         }
+        remove_key(&key_folder(&self.folder, &grant.name));
         if flush {
             self.flush()?;
         }
@@ -189,6 +211,14 @@ impl GrantStore {
         let folder = File::open(&self.folder).and_then(|folder| folder.sync_all());
         folder.map_err(|error| GrantError::Write(self.folder.clone(), error))
     }
+}
+
+/// A file of another kind in it stays, and so does the folder.
+fn remove_key(folder: &Path) {
+    for file in ["tenant.key", "tenant.pem"] {
+        let _ = fs::remove_file(folder.join(file));
+    }
+    let _ = fs::remove_dir(folder);
 }
 
 fn key_of(grant: &Grant) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use super::{
     entry::GrantEntry,
-    request::{Grant, GrantEntrance, RevokeReport},
+    request::{Grant, GrantEntrance, RevokeReport, Via},
 };
 use crate::tenants::tenant::Tenant;
 use aviary_control::Foreign;
@@ -65,6 +65,12 @@ impl Grants {
     pub fn at(&self, place: u64) -> Option<GrantEntry> {
         let (name, _) = self.held.iter().find(|(_, held)| held.place == place)?;
         Some(GrantEntry { name: name.clone(), place, key: None })
+    }
+
+    /// The grant at this place, if its guests are carried to another node.
+    pub fn way_out(&self, place: u64) -> Option<(Grant, Via)> {
+        let held = self.held.values().find(|held| held.place == place)?;
+        Some((held.grant.clone(), held.grant.via.clone()?))
     }
 
     /// Of a session that this node has had since before its program was replaced.

@@ -1,6 +1,6 @@
 use super::entrance;
 use super::entry::GrantEntry;
-use super::request::{Grant, GrantEntrance, GrantRequest, RevokeReport, SOCKET_NAME, check_grant_name, check_key};
+use super::request::{Grant, GrantEntrance, GrantRequest, RevokeReport, SOCKET_NAME, Via, check_grant_name, check_key};
 use super::store::{GrantStore, KEYS};
 use super::table::{CLOCK_INTERVAL, Grants, MOST_UNASKED};
 use crate::attach::private::PrivateDir;
@@ -110,6 +110,39 @@ fn values_that_cannot_be_are_told() {
     assert!(request(Grant { name: "a".into(), ..grant("a") }).checked(at(0)).is_ok());
     let forever = GrantRequest { lifetime: Some(u64::MAX), ..request(grant("a")) };
     assert!(forever.checked(at(1)).is_err());
+}
+
+#[test]
+fn a_way_out_says_where_and_nothing_else() {
+    let via = |node: &str, pin: &str| Some(Via { node: node.into(), pin: pin.into(), key: "forged".into() });
+    let carried = Grant { via: via("gpu1:7800", KEY), sessions: Some(3), ..grant("a") };
+    let kept = request(carried.clone()).checked(at(0)).unwrap();
+    assert_eq!(kept.via.unwrap().key, "", "the node makes the key");
+    let wrong = |grant: Grant, expected: &str| {
+        let error = request(grant).checked(at(0)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    wrong(Grant { via: via("gpu1", KEY), ..carried.clone() }, "no address of a node");
+    wrong(Grant { via: via("gpu1:7800", "00"), ..carried.clone() }, "its pin is not");
+    wrong(Grant { entrance: GrantEntrance::Key(KEY.into()), ..carried.clone() }, "from a socket only");
+    wrong(Grant { share: Some(3), ..carried.clone() }, "not this one");
+    wrong(Grant { limits: [("device_memory".into(), 1)].into(), ..carried }, "not this one");
+}
+
+#[test]
+fn the_key_of_a_way_out_goes_with_its_grant() {
+    let place = Place::new();
+    let mut store = place.store();
+    store.write(&grant("a")).unwrap();
+    for name in ["a", "b"] {
+        fs::create_dir(place.folder().join(format!("{name}.via"))).unwrap();
+        fs::write(place.folder().join(format!("{name}.via/tenant.key")), "").unwrap();
+    }
+    drop(store);
+    assert_eq!(place.loaded(), (vec!["a".to_owned()], Vec::new()));
+    assert_eq!(place.files(), ["a.json", "a.via", "lock"], "that of a grant which was not finished is gone");
+    place.store().remove(&grant("a"), true).unwrap();
+    assert_eq!(place.files(), ["lock"]);
 }
 
 #[test]

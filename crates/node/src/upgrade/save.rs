@@ -69,6 +69,9 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     if state.grants.are_leaving() {
         return busy("a grant is being revoked");
     }
+    if !state.relays.is_empty() {
+        return Some(Obstacle { why: "it carries guests to other nodes".into(), passes: false });
+    }
     if state.attaching.throttle.next_due().is_some() || state.attaching.further.next_due().is_some() {
         return busy("connections wait for their turn");
     }

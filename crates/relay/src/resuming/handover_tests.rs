@@ -70,6 +70,7 @@ impl Session {
             patience: LONG,
             compression: Compression::Off,
             verbose: false,
+            dialer: None,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::operate::which_node::WhichNode;
 use anyhow::bail;
 use aviary_node::{
     DeviceLimitChange, FreedAmount, FunctionRule, Grant, GrantEntrance, GrantReport, GrantRequest, Request,
-    RevokeReport, ask, ask_within, check_key,
+    RevokeReport, Via, ask, ask_within, check_key,
 };
 use clap::{Args, Subcommand};
 use std::{
@@ -39,6 +39,13 @@ pub struct GrantCommand {
     /// SHA-256 of the certificate that its guests of other machines show (`aviary tls key` makes one).
     #[arg(long, value_name = "SHA256", value_parser = check_key)]
     key: Option<String>,
+    /// Carry its guests to this other node, whose own grant says what they may have. It knows them by the key that is printed,
+    /// which never leaves this machine.
+    #[arg(long, value_name = "HOST:PORT", requires = "pin", conflicts_with = "key")]
+    via: Option<String>,
+    /// SHA-256 of the other node's certificate.
+    #[arg(long, value_name = "SHA256", value_parser = check_key, requires = "via")]
+    pin: Option<String>,
     #[command(flatten)]
     amounts: Amounts,
     /// Per cent of each device's time, 1 to 100: the weight on scheduled devices. The node refuses a grant if the shares on a
@@ -148,6 +155,8 @@ pub fn grant(command: GrantCommand) -> anyhow::Result<ExitCode> {
         name,
         socket,
         key,
+        via,
+        pin,
         amounts,
         share,
         priority,
@@ -175,6 +184,7 @@ pub fn grant(command: GrantCommand) -> anyhow::Result<ExitCode> {
         apis: some(api),
         functions,
         labels: label.into_iter().collect(),
+        via: via.zip(pin).map(|(node, pin)| Via { node, pin, key: String::new() }),
         only_devices: some(only_device),
         ..Grant::new(&name.unwrap_or_default(), entrance)
     };
@@ -218,6 +228,7 @@ fn line(report: &GrantReport) -> String {
     if let GrantEntrance::Key(key) = &grant.entrance {
         words.push(format!("key {key}"));
     }
+    words.extend(grant.via.as_ref().map(|via| format!("via {}, showing key {}", via.node, via.key)));
     words.join(" ")
 }
 
