@@ -204,8 +204,12 @@ fn attach(
     let file = arena.file().ok_or("internal error: the arena has no file")?;
     let fds: [BorrowedFd; 3] = [file, stdout_end.as_fd(), stderr_end.as_fd()];
     let failed = |e: aviary_transport::ControlError| format!("the node did not accept the attach: {e}");
-    send_greeting(&socket, &hello.to_bytes(), &fds).map_err(failed)?;
-    let welcome = receive_greeting(socket.as_fd(), WELCOME_TIMEOUT).map_err(failed)?;
+    let sent = send_greeting(&socket, &hello.to_bytes(), &fds);
+    // A node that refuses at once has answered, and may have gone before the greeting could be sent.
+    let welcome = match (receive_greeting(socket.as_fd(), WELCOME_TIMEOUT), sent) {
+        (Ok(welcome), _) => welcome,
+        (Err(_), Err(error)) | (Err(error), Ok(())) => return Err(failed(error)),
+    };
     if welcome.status != welcome_status::OK {
         return Err(welcome.text);
     }
