@@ -10,16 +10,36 @@ mod common;
 mod golden;
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "usage: check IMAGE.toml [MOVES]   MOVES: at least so many of each accelerator's jobs [20]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let (Some(image), Ok(moves)) = (words.next(), words.next().unwrap_or_else(|| "20".into()).parse()) else {
-        eprintln!("usage: check IMAGE.toml [MOVES]");
+        eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if image == "--help" || image == "-h" {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let built = match Command::new(golden::root().join("fpga/build")).arg(&image).output() {
+        Ok(built) => built,
+        Err(error) => {
+            eprintln!("check: fpga/build does not start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if !built.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&built.stderr));
+        return ExitCode::FAILURE;
+    }
     let Some(mut mediator) = golden::mediator(&image) else { return ExitCode::FAILURE };
-    let folder = Path::new(&image).parent().unwrap_or(Path::new("."));
+    // An image's name stands for one of Aviary's own.
+    let own = golden::root().join("fpga/accelerators");
+    let is_name = Path::new(&image).extension().is_none();
+    let folder = if is_name { &own } else { Path::new(&image).parent().unwrap_or(Path::new(".")) };
     let report = golden::check(&mut mediator, folder, moves);
     for line in &report {
         match line {

@@ -24,6 +24,9 @@ pub const CONTROL: u32 = 0x18;
 pub const SAMPLE_LINES: u64 = 64;
 pub const JOB_CYCLES: u64 = 25_000;
 pub const MAX_LINES: u64 = 8000;
+/// So many cycles before a short job can be saved no more, in such steps, it is moved.
+const END_CYCLES: u64 = 400;
+const END_STEP: usize = 3;
 /// Moves of a job that will not end any more: many times as many as one of [`JOB_CYCLES`] has.
 const MOST_MOVES: u64 = 1000;
 
@@ -60,31 +63,57 @@ pub fn bytes(hexadecimal: &str) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// An answer of `fpga/tests/golden.py` about an accelerator in `folder`; `None`: it has no golden model there.
-fn from_model<T: DeserializeOwned>(folder: &Path, name: &str, endless: bool, numbers: &[u64]) -> Option<T> {
+/// An answer of `fpga/tests/golden.py` about an accelerator in `folder`; `None`: it has no golden model there. An error is the
+/// model's last line.
+fn from_model<T: DeserializeOwned>(
+    folder: &Path,
+    name: &str,
+    endless: bool,
+    numbers: &[u64],
+) -> Result<Option<T>, String> {
     let model = folder.join(name).join("golden.py");
     if !model.exists() {
-        return None;
+        return Ok(None);
     }
     let made = Command::new(root().join("target/cache/fpga/bin/python3"))
         .arg(root().join("fpga/tests/golden.py"))
         .args(endless.then_some("--endless"))
-        .arg(model)
+        .arg(&model)
         .args(numbers.iter().map(u64::to_string))
         .output()
-        .expect("the environment of the FPGA tools has an interpreter");
-    assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
-    Some(serde_json::from_slice(&made.stdout).unwrap())
+        .map_err(|error| format!("{name}: the Python of the FPGA tools does not start: {error}"))?;
+    let wrong = |why: &str| format!("{name}: {}: {why}", model.display());
+    if !made.status.success() {
+        let told = String::from_utf8_lossy(&made.stderr);
+        return Err(wrong(told.trim().lines().last().unwrap_or("it ends with an error")));
+    }
+    serde_json::from_slice(&made.stdout).map(Some).map_err(|error| wrong(&error.to_string()))
 }
 
 /// A job with its result, of an accelerator in `folder`; `None`: it has no golden model there.
 pub fn golden(folder: &Path, name: &str, seed: u64, lines: u64) -> Option<Golden> {
-    from_model(folder, name, false, &[seed, lines, GUEST + INPUT])
+    from_model(folder, name, false, &[seed, lines, GUEST + INPUT]).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same; an error says what is wrong with the model: it fails, or names registers that the accelerator does not have.
+fn modelled(folder: &Path, kind: &PortDescription, seed: u64, lines: u64) -> Result<Option<Golden>, String> {
+    let job: Option<Golden> = from_model(folder, &kind.name, false, &[seed, lines, GUEST + INPUT])?;
+    let Some(job) = job else { return Ok(None) };
+    let streams = job.streams.values().map(|(register, _)| register);
+    let named = job.registers.keys().chain(job.results.keys()).chain(streams);
+    match named.into_iter().find(|register| !kind.registers.contains_key(*register)) {
+        Some(register) => {
+            let known: Vec<&str> = kind.registers.keys().map(String::as_str).collect();
+            let name = &kind.name;
+            Err(format!("{name}: golden.py names a register {register}, and {name}.toml has {}", known.join(", ")))
+        }
+        None => Ok(Some(job)),
+    }
 }
 
 /// A job without end, whose input is at this address; `None` as for [`golden`].
 pub fn endless(folder: &Path, name: &str, lines: u64, source: u64) -> Option<Endless> {
-    from_model(folder, name, true, &[lines, source])
+    from_model(folder, name, true, &[lines, source]).unwrap_or_else(|why| panic!("{why}"))
 }
 
 /// Bytes in words as [`Client::put`] takes them.
@@ -199,6 +228,7 @@ fn differs(
     for (register, expected) in &job.results {
         match mediator.read(id, kind.registers[register].at, 8) {
             Ok(ReadAnswer::Value(value)) if value == *expected => {}
+            Ok(ReadAnswer::Value(value)) => return Err(format!("{register} is {value:#x}, expected {expected:#x}")),
             other => return Err(format!("{register} is {other:?}, expected {expected:#x}")),
         }
     }
@@ -270,6 +300,55 @@ fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golde
     Ok(saved)
 }
 
+/// A short job that is moved after so many cycles, if it has not ended by then; true: it was saved.
+fn moved_once(
+    mediator: &mut Mediator<Simulated>,
+    kind: &PortDescription,
+    job: &Golden,
+    after: u64,
+) -> Result<bool, String> {
+    let client = Client::new(2 * MIB);
+    let id = start(mediator, kind, job, &client);
+    if !goes_on(mediator, id, after)? {
+        let port = mediator.status(id).map_err(|error| error.to_string())?.port;
+        let mut others = mediator.board().description().ports.iter().enumerate();
+        let to = others.find(|(number, other)| other.guid == kind.guid && *number != port);
+        let to = to.map(|(number, _)| number).unwrap_or_default();
+        mediator.move_to(id, to).map_err(|error| error.to_string())?;
+        while !goes_on(mediator, id, 500)? {}
+    }
+    differs(mediator, id, kind, job, &client)?;
+    let saved = mediator.status(id).map_err(|error| error.to_string())?.preemptions > 0;
+    mediator.close(id);
+    Ok(saved)
+}
+
+/// Jobs of so many lines, each moved once, in steps of a few cycles up to the last moment in which one is saved: state that only the
+/// last lines use is hardly ever met by moves at random. Answers how many were saved.
+fn saved_near_the_end(
+    mediator: &mut Mediator<Simulated>,
+    folder: &Path,
+    kind: &PortDescription,
+    lines: u64,
+) -> Result<u64, String> {
+    let Some(job) = modelled(folder, kind, 2, lines)? else { return Ok(0) };
+    let name = &kind.name;
+    let wrong = |after, why| format!("{name}: a job of {lines} lines (seed 2) moved after {after} cycles: {why}");
+    let whole =
+        ends_right(mediator, kind, &job).map_err(|why| format!("{name}: a job of {lines} lines (seed 2): {why}"))?;
+    let (mut saved_after, mut ended_after) = (0, whole);
+    while saved_after + 1 < ended_after {
+        let middle = u64::midpoint(saved_after, ended_after);
+        let saved = moved_once(mediator, kind, &job, middle).map_err(|why| wrong(middle, why))?;
+        (saved_after, ended_after) = if saved { (middle, ended_after) } else { (saved_after, middle) };
+    }
+    let mut saved = 0;
+    for after in (saved_after.saturating_sub(END_CYCLES)..=saved_after).step_by(END_STEP) {
+        saved += u64::from(moved_once(mediator, kind, &job, after).map_err(|why| wrong(after, why))?);
+    }
+    Ok(saved)
+}
+
 /// Lines of a job that takes about [`JOB_CYCLES`], and the cycles of short ones from which that is computed.
 pub fn usual_lines(
     mediator: &mut Mediator<Simulated>,
@@ -287,7 +366,7 @@ fn sampled(
 ) -> Result<Option<(u64, [u64; 2])>, String> {
     let mut cycles = [0; 2];
     for (seed, lines) in [(1, 1), (2, SAMPLE_LINES)] {
-        let Some(job) = golden(folder, &kind.name, seed, lines) else { return Ok(None) };
+        let Some(job) = modelled(folder, kind, seed, lines)? else { return Ok(None) };
         let wrong = |why| format!("{}: a job of {lines} lines without a pause (seed {seed}): {why}", kind.name);
         cycles[seed as usize - 1] = ends_right(mediator, kind, &job).map_err(wrong)?;
     }
@@ -310,10 +389,13 @@ fn check_kind(
 ) -> Result<Option<String>, String> {
     let name = &kind.name;
     let Some((lines, [beginning, cycles])) = sampled(mediator, folder, kind)? else { return Ok(None) };
+    if mediator.board().description().ports.iter().filter(|port| port.guid == kind.guid).count() < 2 {
+        return Err(format!("{name}: the image has it at one port, and its jobs are moved: write \"{name}*2\""));
+    }
     let (mut moves, mut jobs) = (0, 0);
     while moves < wanted {
         jobs += 1;
-        let Some(job) = golden(folder, name, 2 + jobs, lines) else { return Ok(None) };
+        let Some(job) = modelled(folder, kind, 2 + jobs, lines)? else { return Ok(None) };
         let wrong = |why| format!("{name}: job {jobs} of {lines} lines (seed {}) {why}", 2 + jobs);
         moves += moved(mediator, kind, &job, jobs).map_err(wrong)?;
         if jobs == 10 && moves == 0 {
@@ -322,10 +404,13 @@ fn check_kind(
             ));
         }
     }
+    let short = (lines / 4).max(SAMPLE_LINES);
+    let ends = saved_near_the_end(mediator, folder, kind, short)?;
     if mediator.board().escaped() != 0 {
         return Err(format!("{name}: requests left their IO slice"));
     }
     Ok(Some(format!(
-        "{name}: 1 line in {beginning}, {SAMPLE_LINES} in {cycles} cycles; {moves} moves in {jobs} jobs of {lines} lines"
+        "{name}: 1 line in {beginning}, {SAMPLE_LINES} in {cycles} cycles; {moves} moves in {jobs} jobs of {lines} lines, {ends} \
+         near the end of one of {short}"
     )))
 }
