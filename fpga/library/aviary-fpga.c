@@ -408,6 +408,7 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case EDESTADDRREQ: return "AVIARY_FPGA is not set: start the program with `aviary run --fpga IMAGE -- PROGRAM`; in a virtual machine: no PCI function is bound to vfio-pci, see docs/fpga.md";
     case EADDRINUSE: return "another program of this virtual machine has the accelerator: end it, or give the machine another device";
     case ENOTSUP: return "the virtual machine has no IOMMU for the accelerator: it needs `-device intel-iommu,intremap=on,caching-mode=on` in QEMU and `intel_iommu=on` on the kernel's command line";
+    case ENOPKG: return "the virtual machine's kernel has not loaded vfio_iommu_type1, which programs that use vfio-pci need: modprobe vfio_iommu_type1";
     case ENOLCK: return "the program may pin no more memory: raise its limit to the bytes that it maps (ulimit -l, RLIMIT_MEMLOCK; `unlimited` for all)";
     case EAFNOSUPPORT: return "AVIARY_FPGA is no address of a card: expected unix:PATH";
     case ECONNREFUSED: return "the card's process has ended: start it again";

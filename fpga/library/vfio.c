@@ -106,9 +106,9 @@ static int open_group(struct fpga_function *function, const char *address)
         return -ENOTSUP;
     if (ioctl(function->group, VFIO_GROUP_SET_CONTAINER, &function->container) != 0)
         return errno == EBUSY ? -EADDRINUSE : -errno;
-    /* EPERM: interrupts are not isolated. */
+    /* EPERM: interrupts are not isolated. ENODEV: no module of the kernel offers this kind of page tables. */
     if (ioctl(function->container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) != 0)
-        return errno == EPERM ? -ENOTSUP : -errno;
+        return errno == EPERM ? -ENOTSUP : errno == ENODEV ? -ENOPKG : -errno;
     function->device = ioctl(function->group, VFIO_GROUP_GET_DEVICE_FD, address);
     return function->device < 0 ? -errno : 0;
 }

@@ -28,6 +28,7 @@ fpga_result result_of(int error, const char *function)
     case ENXIO:
     case ENODEV:
     case ENOTSUP:
+    case ENOPKG:
     case EPROTONOSUPPORT: return FPGA_NO_DRIVER;
     case ENOENT: return FPGA_NOT_FOUND;
     case EACCES: return FPGA_NO_ACCESS;
