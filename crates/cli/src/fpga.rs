@@ -62,7 +62,7 @@ pub struct CardCommand {
 /// Waveforms of the card.
 #[derive(Args, Debug, Clone, Default)]
 pub struct WaveformArguments {
-    /// Record waveforms of the card in this file (FST). The image with waveforms is built if it is missing.
+    /// Record waveforms of the card in this file (FST). Of Aviary's own images the one with waveforms is built if it is missing.
     #[arg(long, value_name = "FILE.fst")]
     trace: Option<PathBuf>,
     /// Record from this cycle of the card's clock on.
