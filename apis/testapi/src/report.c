@@ -75,8 +75,10 @@ ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left) {
 }
 ta_report ta_ledger_put(uint64_t value, ta_ledger ledger) { return ta_ledger_add(ledger, value, NULL); }
 ta_report ta_ledger_missed(uint32_t *count, uint64_t *values) {
-    *count = 0;
-    *values = 0;
+    if (count)
+        *count = 0;
+    if (values)
+        *values = 0;
     return NULL;
 }
 ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum) {
