@@ -113,6 +113,7 @@ fn reject(call: &mut Call, why: Reject) -> Outcome {
 }
 
 /// What a part of a handler answers, also where it unwinds.
+#[inline(always)]
 pub fn caught(part: impl FnOnce() -> Result<(), Reject>) -> Result<(), Reject> {
     catch_unwind(AssertUnwindSafe(part)).unwrap_or_else(|panic| Err(rejected_by(panic)))
 }
