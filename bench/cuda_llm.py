@@ -124,7 +124,7 @@ def main():
     columns = ("first_out_s", "first_in_s", "batch_out_s", "batch_in_s")
     figures = {f"cuda_llm.{name}": [row[at] for row in rows] for at, name in enumerate(columns)}
     figures |= {"cuda_llm.native": expected, "cuda_llm.native_ready_s": native, "cuda_llm.ready_s": ready,
-                "cuda_llm.shape": vars(arguments)}
+                "cuda_llm.shape": {name: value for name, value in vars(arguments).items() if name not in ("json", "log")}}
     medians = [statistics.median(row[at] for row in rows) for at in range(4)]
     print(f"medians: first token {medians[0]:.3f} s after a swap, {medians[1]:.3f} s when resident, natively {first:.3f} s")
     if arguments.json:
