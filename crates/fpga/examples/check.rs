@@ -10,7 +10,9 @@ mod common;
 mod golden;
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+
+use aviary_card::Simulated;
 
 const USAGE: &str = "usage: check IMAGE.toml [MOVES]   MOVES: at least so many of each accelerator's jobs [20]";
 
@@ -24,18 +26,14 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let built = match Command::new(golden::root().join("fpga/build")).arg(&image).output() {
-        Ok(built) => built,
+    let started = common::built(&image).and_then(|path| Simulated::start(&path).map_err(|error| error.to_string()));
+    let mut mediator = match started {
+        Ok(card) => golden::mediator_of(card),
         Err(error) => {
-            eprintln!("check: fpga/build does not start: {error}");
+            eprintln!("{}", error.trim_end());
             return ExitCode::FAILURE;
         }
     };
-    if !built.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&built.stderr));
-        return ExitCode::FAILURE;
-    }
-    let Some(mut mediator) = golden::mediator(&image) else { return ExitCode::FAILURE };
     // An image's name stands for one of Aviary's own.
     let own = golden::root().join("fpga/accelerators");
     let is_name = Path::new(&image).extension().is_none();

@@ -38,14 +38,23 @@ pub const SLICE_STRIDE: u64 = (65 << 30) + (1 << 27);
 /// Guest virtual address at which clients' memory begins.
 pub const GUEST: u64 = 0x7f12_3440_0000;
 
-/// The path of an image, given by name or file, built if its sources changed. `None`, with a line that says so, where the tools are not installed.
-pub fn image(name: &str) -> Option<PathBuf> {
+/// The path of an image, given by name or file, built if its sources changed. An error is what `fpga/build` says.
+pub fn built(name: &str) -> Result<PathBuf, String> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let built = Process::new(root.join("fpga/build")).arg(name).output().expect("fpga/build runs");
-    if built.status.success() {
-        return Some(String::from_utf8(built.stdout).unwrap().trim().into());
+    let built = Process::new(root.join("fpga/build")).arg(name).output();
+    let built = built.map_err(|error| format!("fpga/build does not start: {error}"))?;
+    match built.status.success() {
+        true => Ok(String::from_utf8_lossy(&built.stdout).trim().into()),
+        false => Err(String::from_utf8_lossy(&built.stderr).into_owned()),
     }
-    let error = String::from_utf8_lossy(&built.stderr);
+}
+
+/// The same; `None`, with a line that says so, where the tools are not installed.
+pub fn image(name: &str) -> Option<PathBuf> {
+    let error = match built(name) {
+        Ok(path) => return Some(path),
+        Err(error) => error,
+    };
     assert!(error.contains("is not installed"), "{error}");
     eprintln!("skip: no image {name}: the FPGA tools are not installed; ./x setup installs them");
     None

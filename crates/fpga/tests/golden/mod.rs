@@ -122,7 +122,11 @@ pub fn words(bytes: &[u8]) -> Vec<u64> {
 }
 
 pub fn mediator(image: &str) -> Option<Mediator<Simulated>> {
-    Some(Mediator::new(common::card(image)?, Settings { save_timeout: 50_000 }, usual_discipline))
+    Some(mediator_of(common::card(image)?))
+}
+
+pub fn mediator_of(card: Simulated) -> Mediator<Simulated> {
+    Mediator::new(card, Settings { save_timeout: 50_000 }, usual_discipline)
 }
 
 pub fn set(mediator: &mut Mediator<Simulated>, id: VirtualId, register: u32, value: u64) {
@@ -268,12 +272,20 @@ fn ends_right(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &
     Ok(mediator.board().now() - began)
 }
 
+/// Moves a job to another port of its kind; the image has one.
+fn move_on(mediator: &mut Mediator<Simulated>, id: VirtualId, kind: &PortDescription) -> Result<(), String> {
+    let port = mediator.status(id).map_err(|error| error.to_string())?.port;
+    let mut others = mediator.board().description().ports.iter().enumerate();
+    let to = others.find(|(number, other)| other.guid == kind.guid && *number != port);
+    let (to, _) = to.ok_or_else(|| format!("there is no other port of a {}", kind.name))?;
+    mediator.move_to(id, to).map_err(|error| format!("it cannot move to port {to}: {error}"))
+}
+
 /// Runs a job that is moved to the other port of its kind after up to 2,000 cycles, again and again; returns the moves in which
 /// it was saved. An error names the move after which it went wrong, as far as its output tells.
 fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, seed: u64) -> Result<u64, String> {
     let client = Client::new(2 * MIB);
     let id = start(mediator, kind, job, &client);
-    let first = mediator.status(id).unwrap().port;
     let (mut random, mut moves, mut wrong_since) = (seed, 0, None);
     let after = |moves: u64, why| match moves {
         0 => format!("before the first move: {why}"),
@@ -289,9 +301,7 @@ fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golde
         if moves == MOST_MOVES {
             return Err(after(moves, "it does not end".to_owned()));
         }
-        let port = mediator.status(id).unwrap().port;
-        let to = if port == first { first + 1 } else { first };
-        mediator.move_to(id, to).map_err(|error| after(moves, format!("it cannot move to port {to}: {error}")))?;
+        move_on(mediator, id, kind).map_err(|why| after(moves, why))?;
         moves += 1;
     }
     differs(mediator, id, kind, job, &client).map_err(|why| after(wrong_since.unwrap_or(moves), why))?;
@@ -310,11 +320,7 @@ fn moved_once(
     let client = Client::new(2 * MIB);
     let id = start(mediator, kind, job, &client);
     if !goes_on(mediator, id, after)? {
-        let port = mediator.status(id).map_err(|error| error.to_string())?.port;
-        let mut others = mediator.board().description().ports.iter().enumerate();
-        let to = others.find(|(number, other)| other.guid == kind.guid && *number != port);
-        let to = to.map(|(number, _)| number).unwrap_or_default();
-        mediator.move_to(id, to).map_err(|error| error.to_string())?;
+        move_on(mediator, id, kind)?;
         while !goes_on(mediator, id, 500)? {}
     }
     differs(mediator, id, kind, job, &client)?;
