@@ -150,9 +150,9 @@ impl Swapping {
         attempt
     }
 
-    /// While one is out or waits: since when the others have nothing to do has to be known when the next one waits.
+    /// While one waits, or may once another one is out: since when others have nothing to do has to be known then.
     fn watches(&self) -> bool {
-        self.residency.has_waiters() || self.residency.has_absent()
+        self.residency.has_waiters() || !self.residency.contended().is_empty()
     }
 
     /// When the node's loop has to look again.

@@ -13,11 +13,11 @@ const CONTENT_MORE: u64 = 8;
 
 /// Bytes of host memory that a session may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HostRoom {
+pub(super) struct HostRoom {
     /// The node's.
-    node: u64,
+    pub node: u64,
     /// Its tenant's.
-    tenant: u64,
+    pub tenant: u64,
 }
 
 impl Swapped {
@@ -51,19 +51,25 @@ impl Swapping {
 }
 
 impl Core {
-    /// Host memory for one session that is to leave, at most as much as it may have; `None`: others give theirs back first.
-    pub(super) fn host_room(&self, state: &mut CoreState, session: u64) -> Option<u64> {
-        let swapped = state.swapping.sessions.get(&session)?;
-        let (tenant, own) = (swapped.tenant.clone(), swapped.kept);
+    /// Host memory that nobody has, for a session of this tenant.
+    pub(super) fn free_room(&self, state: &CoreState, tenant: &str, session: u64) -> HostRoom {
         let of_others = |(number, other): &(&u64, &Swapped)| **number != session && other.tenant == tenant;
         // What others of the tenant keep is charged already.
         let promised = state.swapping.sessions.iter().filter(of_others);
         let promised =
             promised.map(|(_, other)| other.promised.saturating_sub(other.kept)).fold(0, u64::saturating_add);
-        let room = HostRoom {
-            node: self.config.parked_memory.saturating_sub(state.kept_bytes()).saturating_add(own),
-            tenant: state.tenancy.accounts.swap_room(&tenant).saturating_sub(promised).saturating_add(own),
-        };
+        HostRoom {
+            node: self.config.parked_memory.saturating_sub(state.kept_bytes()),
+            tenant: state.tenancy.accounts.swap_room(tenant).saturating_sub(promised),
+        }
+    }
+
+    /// Host memory for one session that is to leave, at most as much as it may have; `None`: others give theirs back first.
+    pub(super) fn host_room(&self, state: &mut CoreState, session: u64) -> Option<u64> {
+        let swapped = state.swapping.sessions.get(&session)?;
+        let (tenant, own) = (swapped.tenant.clone(), swapped.kept);
+        let free = self.free_room(state, &tenant, session);
+        let room = HostRoom { node: free.node.saturating_add(own), tenant: free.tenant.saturating_add(own) };
         let held =
             state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
         // Of a session whose memory nobody has granted nobody knows how much it is.

@@ -21,7 +21,7 @@ const PATIENCE: Patience = Patience { room: 10_000_000_000, leave: 30_000_000_00
 const OWN_STOP_MS: u64 = 100;
 /// The most milliseconds that an operator gives a session: well below the time after which its API server is ended.
 const MOST_STOP_MS: u64 = 10_000;
-/// Nanoseconds between two looks at what sessions do, while the memory of one is out.
+/// Nanoseconds between two looks at what sessions do, while a device has not room for all.
 const WATCH: u64 = 100_000_000;
 /// Shared devices that sessions of a tenant may name: more than a host has.
 const MOST_DEVICES: usize = 64;

@@ -37,10 +37,8 @@ impl Core {
             let Some(swapped) = state.swapping.sessions.get(&session) else { continue };
             let Some(wanted) = swapped.next_step(held) else { continue };
             let (server, tenant, more) = (swapped.server, swapped.tenant.clone(), wanted - swapped.kept);
-            let node = self.config.parked_memory.saturating_sub(state.kept_bytes());
-            let promised = state.swapping.sessions.values().filter(|other| other.tenant == tenant);
-            let promised = promised.map(|other| other.promised.saturating_sub(other.kept)).fold(0, u64::saturating_add);
-            if more > node || more > state.tenancy.accounts.swap_room(&tenant).saturating_sub(promised) {
+            let room = self.free_room(state, &tenant, session);
+            if more > room.node.min(room.tenant) {
                 continue;
             }
             state.swapping.sessions.entry(session).and_modify(|swapped| {

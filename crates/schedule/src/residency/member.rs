@@ -278,11 +278,9 @@ mod tests {
                 if gap >= hold {
                     member.gives_way(2, now);
                     if gap < EXCHANGE {
-                        early += 1
+                        early += 1;
                     } else {
-                        others += 1
-                    }
-                    if gap >= EXCHANGE {
+                        others += 1;
                         member.was_in_time(2);
                     }
                     member.wants_back();

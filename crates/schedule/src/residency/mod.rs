@@ -159,11 +159,6 @@ impl Residency {
         self.members.get(&session).map_or(0, |member| member.exchanged)
     }
 
-    /// True if the memory of a session is not on its devices: another one's is in its place.
-    pub fn has_absent(&self) -> bool {
-        self.members.values().any(|member| member.place != Place::In)
-    }
-
     /// Sessions of which one waits: for room, or for being brought in.
     pub fn has_waiters(&self) -> bool {
         self.members.values().any(|member| member.waits_since().is_some())
