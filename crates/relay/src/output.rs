@@ -23,7 +23,7 @@ const MAX_OUTPUT_DELAY: Duration = Duration::from_millis(20);
 
 pub(crate) struct Output {
     sinks: Mutex<[Option<OwnedFd>; 2]>,
-    sources: [Option<Mutex<File>>; 2],
+    sources: [Option<Source>; 2],
     inboxes: [Arc<Inbox>; 2],
     /// Memory of all inboxes of the session, those of the lanes included.
     pub total: Total,
@@ -32,6 +32,36 @@ pub(crate) struct Output {
     stuck: AtomicBool,
     showing: AtomicBool,
 }
+
+/// A pipe of the API server.
+struct Source {
+    pipe: File,
+    /// Held from a look at the pipe until what was read is queued, so that output stays in order.
+    reading: Mutex<()>,
+    /// How often [`Output::flush`] and [`Source::is_ready`] have asked the kernel.
+    #[cfg(test)]
+    looks: std::sync::atomic::AtomicUsize,
+}
+
+impl Source {
+    fn new(pipe: OwnedFd) -> Self {
+        Source {
+            pipe: File::from(pipe),
+            reading: Mutex::default(),
+            #[cfg(test)]
+            looks: Default::default(),
+        }
+    }
+
+    /// True if a read returns at once, with bytes or with the pipe's end.
+    fn is_ready(&self) -> bool {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&AT_ONCE)).is_ok_and(|n| n > 0)
+    }
+}
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Output {
     /// In a relay: the application's descriptors.
@@ -48,7 +78,7 @@ impl Output {
         let total = Total::default();
         Output {
             sinks: Mutex::new(sinks),
-            sources: sources.map(|source| source.map(|fd| Mutex::new(File::from(fd)))),
+            sources: sources.map(|source| source.map(Source::new)),
             inboxes: LANES.map(|_| Arc::new(Inbox::new(total.clone()))),
             total,
             threads: Mutex::default(),
@@ -93,10 +123,8 @@ impl Output {
     /// Sends output until the pipe ends.
     fn follow(&self, outbox: &Outbox, at: usize) {
         let Some(source) = &self.sources[at] else { return };
-        let copy = source.lock().unwrap_or_else(PoisonError::into_inner).try_clone();
-        let Ok(copy) = copy else { return };
         loop {
-            match poll(&mut [PollFd::new(&copy, PollFlags::IN)], None) {
+            match poll(&mut [PollFd::new(&source.pipe, PollFlags::IN)], None) {
                 Err(rustix::io::Errno::INTR) => {}
                 Ok(_) if self.take(outbox, at) => {}
                 _ => return,
@@ -107,38 +135,46 @@ impl Output {
     /// Sends the content of a pipe. False: the pipe has ended.
     fn take(&self, outbox: &Outbox, at: usize) -> bool {
         let Some(source) = &self.sources[at] else { return false };
-        let mut file = source.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = source.reading.lock().unwrap_or_else(PoisonError::into_inner);
         // Another reader may have emptied it.
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if !poll(&mut [PollFd::new(&*file, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0) {
+        if !source.is_ready() {
             return true;
         }
         let mut bytes = [0; READ_BYTES];
-        match file.read(&mut bytes) {
+        match (&source.pipe).read(&mut bytes) {
             Ok(0) | Err(_) => false,
             // Under the lock, so that output is queued in the order in which it was read.
             Ok(n) => outbox.message(LANES[at], &bytes[..n], Vec::new(), true).is_ok(),
         }
     }
 
-    /// Before a reply is sent: sends the output that was printed before it.
+    /// Before a reply is sent: sends the output that was printed before it. One kernel call if nothing was printed.
     pub fn flush(&self, outbox: &Outbox) {
-        for at in 0..self.sources.len() {
-            if self.sources[at].is_some() {
+        let [Some(first), Some(second)] = &self.sources else {
+            for at in 0..self.sources.len() {
                 self.take(outbox, at);
             }
+            return;
+        };
+        #[cfg(test)]
+        first.looks.fetch_add(1, Ordering::Relaxed);
+        let mut both = [&first.pipe, &second.pipe].map(|pipe| PollFd::new(pipe, PollFlags::IN));
+        if poll(&mut both, Some(&AT_ONCE)).is_ok_and(|n| n == 0) {
+            return;
+        }
+        let ready = both.map(|pipe| !pipe.revents().is_empty());
+        for at in (0..ready.len()).filter(|at| ready[*at]) {
+            self.take(outbox, at);
         }
     }
 
     /// The API server prints nothing more for now: sends all that it has printed.
     pub fn drain(&self, outbox: &Outbox) {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         for (at, source) in self.sources.iter().enumerate() {
             let Some(source) = source else { continue };
             let waits = || {
-                let file = source.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut polled = [PollFd::new(&*file, PollFlags::IN)];
-                poll(&mut polled, Some(&now)).is_ok_and(|n| n > 0) && polled[0].revents().contains(PollFlags::IN)
+                let mut polled = [PollFd::new(&source.pipe, PollFlags::IN)];
+                poll(&mut polled, Some(&AT_ONCE)).is_ok_and(|n| n > 0) && polled[0].revents().contains(PollFlags::IN)
             };
             while waits() && self.take(outbox, at) {}
         }
@@ -205,5 +241,41 @@ fn write_patiently(file: &mut File, mut bytes: &[u8]) {
             // Nobody reads it any more.
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::new_pipe;
+
+    /// What waits to be sent of each lane.
+    fn queued(outbox: &Outbox) -> Vec<Vec<u8>> {
+        let (mut signs, mut frames) = (Vec::new(), Vec::new());
+        let arena = aviary_transport::Arena::create(1 << 20).unwrap();
+        outbox.next(&arena, &mut signs, &mut frames, Duration::ZERO, Duration::ZERO);
+        let (mut packets, mut stream) = (crate::frames::frame::Packets::default(), Vec::new());
+        crate::frames::frame::put_packet(&mut stream, &frames, false);
+        packets.buffer().extend_from_slice(&stream);
+        packets.next_packet().unwrap().unwrap().map(|frame| frame.unwrap().payload.to_vec()).collect()
+    }
+
+    #[test]
+    fn a_reply_before_which_nothing_was_printed_costs_one_look() {
+        let [(first, mut stdout), (second, mut stderr)] =
+            [new_pipe().unwrap(), new_pipe().unwrap()].map(|(source, end)| (source, File::from(end)));
+        let (output, outbox) = (Output::sources([Some(first), Some(second)]), Outbox::default());
+        let looks =
+            || output.sources.iter().flatten().map(|source| source.looks.load(Ordering::Relaxed)).sum::<usize>();
+        (0..5).for_each(|_| output.flush(&outbox));
+        assert_eq!((looks(), queued(&outbox).len()), (5, 0));
+        stderr.write_all(b"an error").unwrap();
+        stdout.write_all(b"a line").unwrap();
+        output.flush(&outbox);
+        assert_eq!(queued(&outbox), [&b"a line"[..], b"an error"]);
+        stderr.write_all(b"another").unwrap();
+        output.flush(&outbox);
+        assert_eq!(queued(&outbox), [b"another"]);
+        assert_eq!(looks(), 5 + 3 + 2);
     }
 }

@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aviary_wire::Control;
+
+use crate::carry::handing::sleepers::Sleepers;
 
 /// Memory of a parcel besides its payload, in bytes.
 const PARCEL_COST: usize = 128;
@@ -74,7 +76,6 @@ struct InboxState {
     queue: VecDeque<Parcel>,
     /// Memory of the queue, in bytes.
     held: usize,
-    waits: bool,
     /// The last parcel is being handled.
     busy: bool,
     /// Parcels stay, and wait for the process that goes on with the session.
@@ -117,7 +118,10 @@ impl Total {
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<InboxState>,
-    changed: Condvar,
+    /// The consumer waits for parcels.
+    more: Sleepers,
+    /// Others wait until parcels were handled.
+    done: Sleepers,
     total: Total,
 }
 
@@ -131,7 +135,7 @@ impl Drop for Inbox {
 impl Inbox {
     /// `total`: the memory of all inboxes of a session, which includes this one.
     pub fn new(total: Total) -> Self {
-        Inbox { state: Mutex::default(), changed: Condvar::default(), total }
+        Inbox { state: Mutex::default(), more: Sleepers::default(), done: Sleepers::default(), total }
     }
 
     fn state(&self) -> MutexGuard<'_, InboxState> {
@@ -142,9 +146,7 @@ impl Inbox {
         let mut state = self.state();
         let more = state.push(parcel);
         self.total.0.fetch_add(more, Ordering::Relaxed);
-        if state.waits {
-            self.changed.notify_all();
-        }
+        self.more.wake(&mut state);
     }
 
     /// Memory of the waiting parcels, in bytes.
@@ -170,10 +172,8 @@ impl Inbox {
             if state.finished && !state.held_back {
                 return None;
             }
-            state.waits = true;
-            self.changed.notify_all();
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waits = false;
+            self.done.wake(&mut state);
+            state = self.more.wait(state);
         }
     }
 
@@ -181,7 +181,7 @@ impl Inbox {
     pub fn finish(&self) {
         let mut state = self.state();
         (state.finished, state.held_back) = (true, false);
-        self.changed.notify_all();
+        self.more.wake(&mut state);
     }
 
     /// From now on parcels stay.
@@ -196,8 +196,9 @@ impl Inbox {
 
     /// The consumer stops; what waits stays.
     pub fn stop(&self) {
-        self.state().stopped = true;
-        self.changed.notify_all();
+        let mut state = self.state();
+        state.stopped = true;
+        self.more.wake(&mut state);
     }
 
     /// Everything that waits, in order. Nothing waits afterwards.
@@ -211,7 +212,7 @@ impl Inbox {
     pub fn ended(&self) {
         let mut state = self.state();
         (state.ended, state.busy) = (true, false);
-        self.changed.notify_all();
+        self.done.wake(&mut state);
     }
 
     /// After [`Inbox::finish`]: waits until everything was handled, until `deadline` at most.
@@ -231,7 +232,7 @@ impl Inbox {
             if left.is_zero() {
                 return false;
             }
-            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = self.done.wait_for(state, left);
         }
         true
     }

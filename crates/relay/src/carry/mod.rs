@@ -2,6 +2,7 @@
 
 pub(crate) mod carrier;
 pub(crate) mod compressing;
+pub(crate) mod handing;
 pub(crate) mod inbox;
 pub(crate) mod life;
 pub(crate) mod link;

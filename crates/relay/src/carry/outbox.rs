@@ -3,12 +3,13 @@
 //! most [`ALL_QUEUED`] and [`MAX_RETAINED_BYTES`]; then the senders wait.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, Region};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
+use crate::carry::handing::sleepers::Sleepers;
 use crate::carry::retained::{AckError, Retained};
 use crate::frames::first::First;
 use crate::frames::frame::{Kind, put_frame};
@@ -68,7 +69,6 @@ struct OutboxState {
     since: Option<Instant>,
     /// Message bytes queued since the queues were last empty.
     gathered: usize,
-    writer_waits: bool,
     /// The writer waits for further messages before it sends the queued ones.
     lingers: bool,
     /// There is no connection: queued items wait for the next one.
@@ -82,8 +82,10 @@ struct OutboxState {
 
 pub struct Outbox {
     state: Mutex<OutboxState>,
-    ready: Condvar,
-    room: Condvar,
+    /// The writer waits for something to send.
+    ready: Sleepers,
+    /// Senders wait for room.
+    room: Sleepers,
     /// The most memory of queues, in bytes, before every sender waits.
     most: usize,
 }
@@ -123,31 +125,24 @@ impl Outbox {
             urgent: false,
             since: None,
             gathered: 0,
-            writer_waits: false,
             lingers: false,
             severed: false,
             yields: false,
             finished: false,
             dead: false,
         };
-        Outbox { state: Mutex::new(state), ready: Condvar::default(), room: Condvar::default(), most }
+        Outbox { state: Mutex::new(state), ready: Sleepers::default(), room: Sleepers::default(), most }
     }
 
     fn state(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self, state: &mut OutboxState) {
-        if std::mem::take(&mut state.writer_waits) {
-            self.ready.notify_one();
-        }
-    }
-
     fn first(&self, set: impl FnOnce(&mut First)) {
         let mut state = self.state();
         set(&mut state.first);
         state.urgent = true;
-        self.wake(&mut state);
+        self.ready.wake(&mut state);
     }
 
     /// Sends a ping; the answer repeats `time`.
@@ -171,7 +166,7 @@ impl Outbox {
         let full = !state.retained.has_room();
         state.retained.acknowledge(count)?;
         if full {
-            self.wake(&mut state);
+            self.ready.wake(&mut state);
         }
         Ok(())
     }
@@ -185,22 +180,22 @@ impl Outbox {
     pub fn let_go(&self) {
         let mut state = self.state();
         state.retained.let_go();
-        self.wake(&mut state);
+        self.ready.wake(&mut state);
     }
 
     /// Marks the connection as ended: its writer stops, and queued items wait.
     pub fn sever(&self) {
         let mut state = self.state();
         state.severed = true;
-        self.wake(&mut state);
+        self.ready.wake(&mut state);
     }
 
     /// Another process goes on with the session: nothing is sent, and no sender waits.
     pub fn yield_up(&self) {
         let mut state = self.state();
         (state.severed, state.yields) = (true, true);
-        self.wake(&mut state);
-        self.room.notify_all();
+        self.ready.wake(&mut state);
+        self.room.wake(&mut state);
     }
 
     /// Everything that waits, for the process that goes on with the session. Nothing is queued any more.
@@ -293,7 +288,7 @@ impl Outbox {
         put_frame(&mut frame, Kind::Control, lane, payload);
         state.small(lane, &frame, 0);
         state.urgent = true;
-        self.wake(&mut state);
+        self.ready.wake(&mut state);
         Ok(())
     }
 
@@ -301,7 +296,7 @@ impl Outbox {
     fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, OutboxState>, Over> {
         let mut state = self.state();
         while !state.has_room(lane, self.most) && !state.yields && !state.dead && !state.finished {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.room.wait(state);
         }
         if state.dead || state.finished { Err(Over) } else { Ok(state) }
     }
@@ -345,9 +340,9 @@ impl Outbox {
     }
 
     /// Wakes the writer, unless it lingers and will look again by itself.
-    fn wake_for(&self, state: &mut OutboxState) {
+    fn wake_for(&self, state: &mut MutexGuard<'_, OutboxState>) {
         if !state.lingers || state.urgent || state.gathered >= MAX_GATHERED_BYTES {
-            self.wake(state);
+            self.ready.wake(state);
         }
     }
 
@@ -359,7 +354,7 @@ impl Outbox {
             // A peer that grants too much only hurts itself.
             lane.credit = lane.credit.saturating_add(more).min(CREDIT_BYTES as i64);
         }
-        self.wake(&mut state);
+        self.ready.wake(&mut state);
     }
 
     /// The lane has ended: its entry is removed once its queued items were sent.
@@ -385,15 +380,15 @@ impl Outbox {
     pub fn finish(&self) {
         let mut state = self.state();
         state.finished = true;
-        self.wake(&mut state);
-        self.room.notify_all();
+        self.ready.wake(&mut state);
+        self.room.wake(&mut state);
     }
 
     pub fn kill(&self) {
         let mut state = self.state();
         state.dead = true;
-        self.wake(&mut state);
-        self.room.notify_all();
+        self.ready.wake(&mut state);
+        self.room.wake(&mut state);
     }
 
     /// Waits for something to send; puts signs into `signs` and the frames of the next numbered packet into `out`. If no thread
@@ -436,7 +431,7 @@ impl Outbox {
                     if state.turns.is_empty() {
                         (state.urgent, state.since, state.gathered) = (false, None, 0);
                     }
-                    self.room.notify_all();
+                    self.room.wake(&mut state);
                     return Next::Packet;
                 }
                 if state.finished {
@@ -447,12 +442,8 @@ impl Outbox {
             if until <= now {
                 return Next::Idle;
             }
-            (state.writer_waits, state.lingers) = (true, lingers > now);
-            (state, _) = self
-                .ready
-                .wait_timeout(state, end.saturating_duration_since(now))
-                .unwrap_or_else(PoisonError::into_inner);
-            state.writer_waits = false;
+            state.lingers = lingers > now;
+            state = self.ready.wait_for(state, end.saturating_duration_since(now));
         }
     }
 }

@@ -298,3 +298,14 @@ fn what_was_sent_is_sent_again_on_another_connection() {
     assert!(signs.is_empty(), "those of the connection that is gone");
     assert_eq!(packet(&outbox, &arena)[0].2, b"queued meanwhile");
 }
+
+#[test]
+fn nobody_is_woken_who_does_not_wait() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for _ in 0..10 {
+        outbox.message(1, b"small", Vec::new(), true).unwrap();
+        outbox.grant(1, 5);
+        assert!(!packet(&outbox, &arena).is_empty());
+    }
+    assert_eq!((outbox.room.woken(), outbox.ready.woken()), (0, 0));
+}

@@ -1,0 +1,3 @@
+//! How threads of a session hand messages to each other.
+
+pub(crate) mod sleepers;
