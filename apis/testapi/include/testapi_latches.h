@@ -24,6 +24,11 @@ int ta_latch_shut(ta_latch latch, uint32_t *left);
 ta_count ta_latch_count(ta_latch latch, int32_t *to, size_t n);
 /* Makes it wider, and returns how wide it is; by more than 1,000 at once: (size_t)-20. */
 size_t ta_latch_widen(ta_latch latch, size_t by);
+/* How often it was to be stuck when it was opened, and its place among all latches of the process: neither changes. -1: not
+ * a latch. */
+int ta_latch_facts(ta_latch latch, uint32_t *stuck, uint64_t *place);
+/* How often the library has been asked for the facts of a latch. */
+ta_count ta_latch_asked(ta_latch latch);
 
 #ifdef __cplusplus
 }

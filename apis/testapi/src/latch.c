@@ -7,16 +7,32 @@
 
 struct ta_latch_st {
     struct object object;
-    uint32_t stuck;
+    uint32_t stuck, at_first;
     size_t width;
+    uint64_t place;
+    int64_t asked;
 };
 
 ta_latch ta_latch_open(uint32_t stuck) {
     struct ta_latch_st *latch = object_new(KIND_LATCH, sizeof *latch);
-    if (latch)
-        latch->stuck = stuck;
+    static _Atomic uint64_t opened;
+    if (latch) {
+        latch->stuck = latch->at_first = stuck;
+        latch->place = ++opened;
+    }
     return latch;
 }
+
+int ta_latch_facts(ta_latch latch, uint32_t *stuck, uint64_t *place) {
+    if (!object_check(latch, KIND_LATCH) || !stuck || !place)
+        return -1;
+    latch->asked++;
+    *stuck = latch->at_first;
+    *place = latch->place;
+    return 0;
+}
+
+ta_count ta_latch_asked(ta_latch latch) { return object_check(latch, KIND_LATCH) ? latch->asked : -2; }
 
 int ta_latch_shut(ta_latch latch, uint32_t *left) {
     if (!object_check(latch, KIND_LATCH))

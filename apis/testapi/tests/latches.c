@@ -42,6 +42,28 @@ static void outputs(void) {
     CHECK_EQ(ta_latch_close(latch), 0);
 }
 
+static void facts(int remoted) {
+    ta_latch first = ta_latch_open(3), second = ta_latch_open(0);
+    uint32_t stuck = 0;
+    uint64_t places[2] = {0};
+    CHECK_EQ(ta_latch_facts(first, &stuck, &places[0]), 0);
+    CHECK_EQ(stuck, 3);
+    CHECK_EQ(ta_latch_close(first), -1);
+    CHECK_EQ(ta_latch_facts(first, &stuck, &places[0]), 0);
+    CHECK_EQ(stuck, 3);
+    CHECK_EQ(ta_latch_facts(second, &stuck, &places[1]), 0);
+    CHECK_EQ(stuck, 0);
+    CHECK_EQ(places[1], places[0] + 1);
+    CHECK_EQ(ta_latch_facts(second, NULL, &places[1]), -1);
+    /* The API server has asked, once, when the latch was new. */
+    if (remoted)
+        CHECK_EQ(ta_latch_asked(first), 1);
+    CHECK_EQ(ta_latch_close(second), 0);
+    CHECK_EQ(ta_latch_facts(second, &stuck, &places[1]), -1);
+    while (ta_latch_close(first))
+        ;
+}
+
 static void refused(void) {
     ta_latch latch = ta_latch_open(0);
     int32_t number = 5;
@@ -61,9 +83,11 @@ int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1) {
         refused();
+        facts(1);
     } else {
         ends();
         outputs();
+        facts(0);
     }
     return check_done();
 }

@@ -187,6 +187,22 @@ impl Reply {
         }
     }
 
+    /// Reads what the server tells of the object whose handle was just read, if that is new: its metadata of that kind, `size`
+    /// bytes.
+    pub fn told(&mut self, value: u64, kind: u32, size: usize) {
+        if value == 0 {
+            return;
+        }
+        let to = self.lane.connection.handles.metadata(value, kind);
+        self.read((), |d| {
+            if let Some(told) = d.optional_bytes()?.filter(|told| told.len() == size && !to.is_null()) {
+                // SAFETY: the metadata of a handle of that kind has `size` bytes; the application has no new handle yet.
+                unsafe { std::ptr::copy_nonoverlapping(told.as_ptr(), to, size) };
+            }
+            Ok(())
+        });
+    }
+
     /// Reads the number of elements that follow, at most `limit`.
     pub fn count(&mut self, limit: usize) -> usize {
         let count = self.word();

@@ -66,6 +66,8 @@ pub struct ObjectUse {
     pub referring: Option<Referring>,
     /// The relation of the call to memory that is bound to this handle.
     pub memory: HandleMemory,
+    /// `tells`: the utility function of the server that fills the guest's metadata of a new object.
+    pub tells: Option<usize>,
     /// `obj_state_cbs`
     pub state: Option<StateFunctions>,
 }

@@ -154,6 +154,7 @@ pub const ALL: &[Info] = &[
     plain("allocate", VALUE),
     plain("deallocate", VALUE),
     with("ends_with", VALUE, (1, 1), "ends_with(object)"),
+    with("tells", VALUE, (1, 1), "tells(f)"),
     with("refers", VALUE, (1, 1), "refers(place)"),
     with("refers_as", VALUE, (1, 1), "refers_as(object)"),
     with("through", VALUE, (1, 1), "through(v)"),

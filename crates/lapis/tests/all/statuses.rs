@@ -1,4 +1,4 @@
-//! Objects that calls fill with how they ended, and what is told of objects.
+//! Objects that calls fill with how they ended, and what is told of new objects.
 
 use crate::folder::Folder;
 use aviary_lapis::{generate, lower};
@@ -64,4 +64,44 @@ fn each_call_that_names_the_object_tells_of_it() {
     assert_eq!(count(&sources.guest, "let code = reply.word() as i64 as i128;"), 2, "{}", sources.guest);
     // Those, `left`, which nothing describes, and what they tell of calls that failed before.
     assert!(count(&sources.guest, "let text: *const std::ffi::c_char = std::ptr::null();") >= 3, "{}", sources.guest);
+}
+
+const TOLD: &str = "struct facts { long number; }; struct place { char *text; };\n\
+    utility(server) { void fill(rep r, struct facts *to) { } void fill_other(rep r, struct place *to) { }\n\
+      int answer(rep r, struct facts *to) { return 0; } void read_only(rep r, const struct facts *to) { } }\n\
+    utility(guest) { void guests(rep r, struct facts *to) { } }\n\
+    other(void) { return_value { allocate; tells(fill); } } left(out *o) { } give(out *o) { return_value { allocate; } }\n\
+    type(rep) { handle; metadata(struct facts); } type(out *) { handle; }\n";
+
+fn told(name: &str, from: &str, to: &str) -> Folder {
+    assert!(TOLD.contains(from));
+    Folder::new(&format!("told-{name}"), HEADER, &TOLD.replace(from, to))
+}
+
+#[test]
+fn mistakes_in_what_is_told_of_objects_are_told() {
+    let cases = [
+        ("tells(fill)", "tells(fill_other)", "`tells` needs a function of the server"),
+        ("tells(fill)", "tells(answer)", "`tells` needs a function of the server"),
+        ("tells(fill)", "tells(read_only)", "`tells` needs a function of the server"),
+        ("tells(fill)", "tells(guests)", "`tells` needs a function of the server"),
+        ("tells(fill)", "tells(nothing)", "`tells` needs a function of the server"),
+        ("allocate; tells", "tells", "an object is told of where it is made"),
+        ("metadata(struct facts);", "", "the guest has no place for what is told"),
+        ("metadata(struct facts)", "metadata(struct place)", "has a pointer in `text`"),
+    ];
+    for (n, (from, to, expected)) in cases.into_iter().enumerate() {
+        let message = told(&n.to_string(), from, to).load().expect_err(to).to_string();
+        assert!(message.contains(expected), "{to}: {message}");
+    }
+}
+
+#[test]
+fn a_call_that_makes_an_object_tells_of_it_where_it_says_so() {
+    let loaded = told("all", "tells", "tells").load().expect("no mistakes");
+    let sources = generate::generate(&loaded.model, &lower::lower(&loaded.model), 0);
+    let plain = |text: &str| text.split_whitespace().collect::<String>();
+    let count = |text: &str, part: &str| plain(text).matches(&plain(part)).count();
+    assert_eq!(count(&sources.server, "call.reply_told(metadata, 8"), 1, "{}", sources.server);
+    assert_eq!(count(&sources.guest, "reply.told(value,"), 1, "{}", sources.guest);
 }

@@ -506,7 +506,7 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
                     if !ok || native == (support::UNWRITTEN as u64 as u64) {
                         call.reply_unwritten_handle();
                     } else {
-                        call.reply_minted(0u32, native, (e0 + 0) as usize);
+                        let told = call.reply_minted(0u32, native, (e0 + 0) as usize);
                     }
                 }
             }
@@ -536,7 +536,7 @@ unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
     {
         let native: u64 = ret as u64;
         if ok && native != 0 {
-            call.reply_minted(0u32, native, 0usize);
+            let told = call.reply_minted(0u32, native, 0usize);
         } else {
             call.reply_word(0);
         }
@@ -756,7 +756,7 @@ unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
                         call.reply_unwritten_handle();
                     } else {
                         call.ends_with(0u32, ((a0 as i128)) as u64);
-                        call.reply_minted(1u32, native, (e0 + 0) as usize);
+                        let told = call.reply_minted(1u32, native, (e0 + 0) as usize);
                     }
                 }
             }

@@ -21,6 +21,21 @@ mod mapped {
     pub const ELSEWHERE: u64 = 2;
 }
 
+/// What the reply says of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mentioned {
+    Nothing,
+    Known,
+    New,
+}
+
+impl Mentioned {
+    /// True if the guest has a handle of it.
+    pub fn is_any(self) -> bool {
+        self != Mentioned::Nothing
+    }
+}
+
 impl Call {
     pub fn reply_word(&mut self, v: u64) {
         self.reply.body.word(v);
@@ -84,8 +99,8 @@ impl Call {
         }
     }
 
-    /// An object. One that is new to the guest enters the session's table. False: the guest is told of none.
-    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) -> bool {
+    /// An object. One that is new to the guest enters the session's table.
+    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) -> Mentioned {
         if self.replayed.is_some() && role == Role::Borrow {
             self.expect_by_name(ty, native);
         }
@@ -110,7 +125,11 @@ impl Call {
             }
         }
         self.reply.body.word(id);
-        id != 0
+        match id {
+            0 => Mentioned::Nothing,
+            _ if new => Mentioned::New,
+            _ => Mentioned::Known,
+        }
     }
 
     /// A call that is made again asks the library for objects that it may list in another order here.
@@ -124,10 +143,9 @@ impl Call {
     }
 
     /// A new object that was written to `at`. It enters the table under the id that the guest chose, if it did.
-    pub fn reply_minted(&mut self, ty: u32, native: u64, at: usize) {
+    pub fn reply_minted(&mut self, ty: u32, native: u64, at: usize) -> Mentioned {
         let Some(id) = self.minted_id(at).filter(|_| native != 0) else {
-            self.reply_handle(ty, native, Role::Allocate);
-            return;
+            return self.reply_handle(ty, native, Role::Allocate);
         };
         let adopted = self.session.objects.handles.adopt(ty, id, native, &self.reply.owners);
         self.reply.owners.clear();
@@ -137,7 +155,8 @@ impl Call {
                 "{}: the guest chose an id that is in use: the call's new object cannot be used by the guest",
                 self.function_name()
             ));
-            return self.reply.body.word(0);
+            self.reply.body.word(0);
+            return Mentioned::Nothing;
         };
         if let Some(ended) = ended {
             self.session.object_lost(ended);
@@ -148,6 +167,23 @@ impl Call {
             self.recording.replied.push(id);
         }
         self.reply.body.word(id);
+        Mentioned::New
+    }
+
+    /// Where the specification's function writes what the guest is to know of the object just mentioned: zeroed memory of `n`
+    /// bytes; NULL if the guest knows the object already.
+    pub fn told_object(&mut self, mentioned: Mentioned, n: usize) -> *mut u8 {
+        if mentioned == Mentioned::New { self.scratch(n) } else { std::ptr::null_mut() }
+    }
+
+    /// What was written there.
+    ///
+    /// # Safety
+    /// `told` is what [`Call::told_object`] answered for `n`.
+    pub unsafe fn reply_told(&mut self, told: *const u8, n: usize) {
+        // SAFETY: the caller's promise.
+        let bytes = (!told.is_null()).then(|| unsafe { std::slice::from_raw_parts(told, n) });
+        self.reply.body.optional_bytes(bytes);
     }
 
     pub fn reply_unwritten_handle(&mut self) {

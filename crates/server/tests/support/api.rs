@@ -216,7 +216,9 @@ unsafe fn spawn(call: &mut Call) -> Result<(), Reject> {
     let ok = bytes != 333;
     for at in [0, 0x100] {
         match ok {
-            true => call.reply_minted(OBJECT, NEXT.fetch_add(16, Ordering::SeqCst), at),
+            true => {
+                call.reply_minted(OBJECT, NEXT.fetch_add(16, Ordering::SeqCst), at);
+            }
             false => call.reply_unwritten_handle(),
         }
     }

@@ -123,7 +123,8 @@ impl Stub<'_> {
                 let taken = self.take_handle(h);
                 let (store, owned) = (store(quote!(value)), end_with(h, &quote!(value), cx));
                 let shares = self.shares(h, &quote!(value), cx);
-                quote!(if let Some(value) = #taken { #store #owned #shares })
+                let told = self.object_told(h);
+                quote!(if let Some(value) = #taken { #told #store #owned #shares })
             }
             Operation::Within { argument } => unless_left(store(self.within(*argument)), cx),
             Operation::Null { cleared: true } => unless_left(store(quote!(0)), cx),
@@ -199,14 +200,15 @@ impl Stub<'_> {
             Operation::Handle(h) => {
                 let taken = self.take_handle(h);
                 if let ErrorPlace::Status(status) = self.function.error {
-                    let told = self.status_returned(status);
-                    return quote!({ let value = #taken.unwrap_or(0); #told value as #rust });
+                    let (object, told) = (self.object_told(h), self.status_returned(status));
+                    return quote!({ let value = #taken.unwrap_or(0); #object #told value as #rust });
                 }
-                if h.object.ends_with.is_empty() && h.object.memory.shares.is_empty() {
+                let told = self.object_told(h);
+                if h.object.ends_with.is_empty() && h.object.memory.shares.is_empty() && told.is_empty() {
                     return quote!((#taken.unwrap_or(0) as #rust));
                 }
                 let (owned, shares) = (end_with(h, &quote!(value), cx), self.shares(h, &quote!(value), cx));
-                quote!({ let value = #taken.unwrap_or(0); #owned #shares value as #rust })
+                quote!({ let value = #taken.unwrap_or(0); #told #owned #shares value as #rust })
             }
             Operation::Text { lifetime, .. } => {
                 let given = self.given_text(lifetime, cx);

@@ -1,7 +1,9 @@
-//! Status objects in the guest: what they say is told when the call that has filled them is over.
+//! Status objects in the guest: what they say is told when the call that has filled them is over. And what replies tell
+//! of new objects.
 
 use super::Stub;
 use crate::generate::types;
+use crate::lower::HandleUse;
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -43,5 +45,13 @@ impl Stub<'_> {
                 }
             }
         }
+    }
+
+    /// Takes over what the reply tells of a new object, `value`.
+    pub(super) fn object_told(&self, handle: &HandleUse) -> TokenStream {
+        let metadata = self.model.handle_types[handle.handle].metadata.as_ref();
+        let Some(metadata) = metadata.filter(|_| handle.object.tells.is_some()) else { return quote!() };
+        let (kind, size) = (metadata.kind, types::size(metadata.ty.size()));
+        quote!(reply.told(value, #kind, #size);)
     }
 }

@@ -307,7 +307,7 @@ impl Handler<'_> {
         let record = handle.object.record.is_some().then(|| self.record(handle, &quote!(native), cx));
         let shape = super::tables::reply_shape(self.model, handle.handle);
         let reply = match handle.minted {
-            true => quote!(call.reply_minted(#ty, native, #at);),
+            true => quote!(let told = call.reply_minted(#ty, native, #at);),
             false => quote!(let told = call.reply_handle(#ty, native, #role); #shape),
         };
         let owners = handle.object.ends_with.iter().map(|e| {
@@ -321,7 +321,8 @@ impl Handler<'_> {
             }
             _ => quote!(),
         };
-        quote!(#(#owners)* #reply #refer #record)
+        let tells = self.object_told(handle);
+        quote!(#(#owners)* #reply #tells #refer #record)
     }
 
     /// The same for an object that the function has returned.

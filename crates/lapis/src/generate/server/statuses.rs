@@ -1,7 +1,10 @@
-//! Codes and texts of the vendor's status objects, for the guest to have them without asking.
+//! What the server tells of objects, for the guest to have it without asking: codes and texts of status objects, and what
+//! the specification's own functions say of new ones.
 
 use super::Handler;
 use crate::generate::types;
+use crate::lower::HandleUse;
+use crate::model::Metadata;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
@@ -37,5 +40,25 @@ impl Handler<'_> {
                 call.reply_string(#text(native as _) as usize as *const std::ffi::c_char);
             }
         }
+    }
+
+    /// The guest's metadata of a new object, `native`, of which the guest has been `told`.
+    pub(super) fn object_told(&self, handle: &HandleUse) -> TokenStream {
+        let (Some(teller), Some(metadata)) = (handle.object.tells, self.metadata_of(handle)) else { return quote!() };
+        let teller = types::utility_name(&self.model.utility_functions[teller]);
+        let size = types::size(metadata.ty.size());
+        quote! {
+            if told.is_any() {
+                let metadata = call.told_object(told, #size);
+                if !metadata.is_null() {
+                    #teller(native as _, metadata as usize as _);
+                }
+                call.reply_told(metadata, #size);
+            }
+        }
+    }
+
+    fn metadata_of(&self, handle: &HandleUse) -> Option<&Metadata> {
+        self.model.handle_types[handle.handle].metadata.as_ref()
     }
 }

@@ -65,7 +65,7 @@ pub fn reply_shape(model: &Model, handle: usize) -> TokenStream {
         None => quote!(),
         Some(table) => {
             let name = name(&model.tables[table]);
-            quote!(if told { call.reply_shape(native as usize, &#name); })
+            quote!(if told.is_any() { call.reply_shape(native as usize, &#name); })
         }
     }
 }

@@ -180,6 +180,43 @@ impl<'a> Resolver<'a> {
         self.server_function(&d.name.text, name, ast.span, &prototype, object)
     }
 
+    /// The index of the utility function of the server that the `n`th argument names.
+    pub(in crate::resolve) fn server_utility(&mut self, d: &Descriptor, n: usize) -> Option<usize> {
+        let name = self.utility_name(d, n)?;
+        let utility = self.utility(&name)?;
+        if self.model.utility_functions[utility].side == Side::Guest {
+            let span = match d.arguments.as_ref().and_then(|arguments| arguments.get(n)) {
+                Some(Argument::Expr(ast)) => ast.span,
+                _ => d.span,
+            };
+            self.report(
+                Diagnostic::error(span, format!("`{name}` is not in the API server, which calls it"))
+                    .label("a function of the guest")
+                    .help("declare it in `utility(server)`"),
+            );
+            return None;
+        }
+        Some(utility)
+    }
+
+    /// The name of the utility function that the `n`th argument gives.
+    pub(in crate::resolve) fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
+        let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
+        let name = match &ast.kind {
+            AstExprKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),
+            AstExprKind::Name(name) => name.as_str(),
+            _ => "",
+        };
+        let names = self.guest.functions.iter().chain(&self.server.functions).filter(|f| f.defined);
+        let near = similar(name, names.map(|f| f.name.as_str())).map(String::from);
+        self.report(
+            Diagnostic::error(ast.span, format!("`{}` needs a utility function here", d.name.text))
+                .label("no utility function of this name")
+                .suggest(near.as_deref()),
+        );
+        None
+    }
+
     /// `obj_record`, `obj_depends_on` and `obj_state_cbs` of a value whose kind is known now.
     pub(in crate::resolve) fn recorded(&mut self, all: &Descriptors, plan: &mut Plan, name: &str, scope: &Scope) {
         let handle = if let Kind::Handle { handle, .. } = plan.kind { Some(handle) } else { None };

@@ -1,7 +1,7 @@
 //! The kind of value that descriptors make: one plan from one list of descriptors.
 
 use crate::model::{
-    Buffer, BufferWay, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Referring, Rule, Side, Type, TypeKind,
+    Buffer, BufferWay, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Referring, Rule, Type, TypeKind,
 };
 use crate::resolve::data::values::{Role, Value};
 use crate::resolve::terms::scope::{Scope, shift};
@@ -51,8 +51,19 @@ const BUFFER: [&str; 14] = [
     "type_cast",
 ];
 /// Descriptors that only a handle has.
-const HANDLE: [&str; 10] =
-    ["handle", "retain", "release", "ends_with", "refers", "refers_as", "through", "uses", "uses_read", "shares"];
+const HANDLE: [&str; 11] = [
+    "handle",
+    "retain",
+    "release",
+    "ends_with",
+    "refers",
+    "refers_as",
+    "through",
+    "uses",
+    "uses_read",
+    "shares",
+    "tells",
+];
 /// Descriptors that say how much there is behind a pointer; at most one of them may apply.
 const EXTENTS: [&str; 4] = ["buffer", "null_terminated", "cursor", "scratch"];
 /// Descriptors that may stand with any kind of value.
@@ -142,6 +153,7 @@ impl<'a> Resolver<'a> {
         let before = self.diagnostics.len();
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
         self.recorded(&all, &mut plan, &value.name, scope);
+        self.tells(&all, &mut plan);
         if self.diagnostics.len() == before {
             self.meaningless(&mine, &plan.kind, value);
         }
@@ -246,43 +258,6 @@ impl<'a> Resolver<'a> {
             "owned" | "owned_until" | "freed_by" => self.library_memory(d, scope),
             _ => Lifetime::Call,
         }
-    }
-
-    /// The index of the utility function of the server that the `n`th argument names.
-    pub(in crate::resolve) fn server_utility(&mut self, d: &Descriptor, n: usize) -> Option<usize> {
-        let name = self.utility_name(d, n)?;
-        let utility = self.utility(&name)?;
-        if self.model.utility_functions[utility].side == Side::Guest {
-            let span = match d.arguments.as_ref().and_then(|arguments| arguments.get(n)) {
-                Some(Argument::Expr(ast)) => ast.span,
-                _ => d.span,
-            };
-            self.report(
-                Diagnostic::error(span, format!("`{name}` is not in the API server, which calls it"))
-                    .label("a function of the guest")
-                    .help("declare it in `utility(server)`"),
-            );
-            return None;
-        }
-        Some(utility)
-    }
-
-    /// The name of the utility function that the `n`th argument gives.
-    pub(in crate::resolve) fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
-        let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
-        let name = match &ast.kind {
-            AstExprKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),
-            AstExprKind::Name(name) => name.as_str(),
-            _ => "",
-        };
-        let names = self.guest.functions.iter().chain(&self.server.functions).filter(|f| f.defined);
-        let near = similar(name, names.map(|f| f.name.as_str())).map(String::from);
-        self.report(
-            Diagnostic::error(ast.span, format!("`{}` needs a utility function here", d.name.text))
-                .label("no utility function of this name")
-                .suggest(near.as_deref()),
-        );
-        None
     }
 
     fn objects(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {

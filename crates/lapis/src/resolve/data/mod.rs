@@ -7,5 +7,6 @@ pub(crate) mod kinds;
 pub(crate) mod members;
 pub(crate) mod memory;
 pub(crate) mod pointers;
+pub(crate) mod told;
 pub(crate) mod unpack;
 pub(crate) mod values;
