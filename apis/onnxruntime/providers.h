@@ -17,5 +17,8 @@ OrtStatus *aviary_onnxruntime_create_session(const OrtEnv *env, const void *mode
 OrtStatus *aviary_onnxruntime_saved_file(const OrtSession *session, uint32_t which, uint8_t *to, size_t room, size_t *size);
 OrtStatus *aviary_onnxruntime_profile_ending(const OrtSession *session, char *to, size_t room);
 OrtStatus *aviary_onnxruntime_end_profile(OrtSession *session);
+/* The memory of a tensor, and what its type is described by, under handles that the guest names. */
+OrtStatus *aviary_onnxruntime_memory(const OrtValue *value, OrtMemoryInfo **out);
+OrtStatus *aviary_onnxruntime_description(const OrtTypeInfo *type, OrtTensorTypeAndShapeInfo **out);
 
 #endif

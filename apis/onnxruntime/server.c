@@ -162,3 +162,82 @@ uint64_t names_bytes(const size_t *lengths, size_t count) {
         bytes += lengths[i];
     return bytes;
 }
+
+/* A late failure is the guest's to notice: the handle that it has named is no object. */
+void forget_status(OrtStatus *status) {
+    const OrtApi *api = vendor_api();
+    if (api && status)
+        api->ReleaseStatus(status);
+}
+
+static OrtStatus *tell_shape(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info, struct told_tensor *to) {
+    ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+    size_t rank = 0, elements = 0;
+    OrtStatus *status = api->GetTensorElementType(info, &type);
+    if (!status)
+        status = api->GetDimensionsCount(info, &rank);
+    if (!status && rank <= sizeof to->shape / sizeof *to->shape)
+        status = api->GetDimensions(info, to->shape, rank);
+    if (!status)
+        status = api->GetTensorShapeElementCount(info, &elements);
+    to->element_type = (int32_t)type;
+    to->rank = (uint32_t)rank;
+    to->elements = elements;
+    return status;
+}
+
+static OrtStatus *tell_memory(const OrtApi *api, const OrtMemoryInfo *memory, struct told_tensor *to) {
+    OrtMemoryInfoDeviceType device = OrtMemoryInfoDeviceType_CPU;
+    OrtMemType type = OrtMemTypeDefault;
+    OrtAllocatorType allocator = OrtInvalidAllocator;
+    OrtStatus *status = api->MemoryInfoGetId(memory, &to->id);
+    if (!status)
+        status = api->MemoryInfoGetMemType(memory, &type);
+    if (!status)
+        status = api->MemoryInfoGetType(memory, &allocator);
+    api->MemoryInfoGetDeviceType(memory, &device);
+    to->memory_type = type;
+    to->allocator_type = allocator;
+    to->device = (int32_t)device;
+    return status;
+}
+
+/* All of a tensor but its content. Nothing of other values, of tensors with more dimensions, and by libraries that cannot say it. */
+void tell_value(OrtValue *value, struct told_tensor *to) {
+    const OrtApi *api = vendor_api();
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    const OrtMemoryInfo *memory = NULL;
+    int tensor = 0;
+    if (!api || !api->GetTensorMemoryInfo || !api->MemoryInfoGetDeviceType)
+        return;
+    OrtStatus *status = api->IsTensor(value, &tensor);
+    if (!status && tensor)
+        status = api->GetTensorTypeAndShape(value, &info);
+    if (!status && info)
+        status = tell_shape(api, info, to);
+    if (!status && info)
+        status = api->GetTensorMemoryInfo(value, &memory);
+    if (!status && memory)
+        status = tell_memory(api, memory, to);
+    to->known = !status && memory && to->rank <= sizeof to->shape / sizeof *to->shape;
+    if (status)
+        api->ReleaseStatus(status);
+    if (info)
+        api->ReleaseTensorTypeAndShapeInfo(info);
+}
+
+static OrtStatus *memory_of(const OrtValue *value, OrtMemoryInfo **out) {
+    return vendor_api() ? ((const OrtApi *)vendor_api())->GetTensorMemoryInfo(value, (const OrtMemoryInfo **)out) : NULL;
+}
+
+static OrtStatus *description_of(const OrtTypeInfo *type, OrtTensorTypeAndShapeInfo **out) {
+    return vendor_api() ? ((const OrtApi *)vendor_api())->CastTypeInfoToTensorInfo(type, (const OrtTensorTypeAndShapeInfo **)out) : NULL;
+}
+
+void *memory_function(void) {
+    return (void *)(uintptr_t)memory_of;
+}
+
+void *description_function(void) {
+    return (void *)(uintptr_t)description_of;
+}

@@ -20,7 +20,7 @@ static int told(const char *what, OrtStatus *status, const char *file) {
 }
 
 /* Runs a session with `count` zeros, which is told as `run`, and prints the sum of what comes out as `what`. */
-static void run_session(const char *run, const char *what, OrtSession *session, int64_t count) {
+static inline void run_session(const char *run, const char *what, OrtSession *session, int64_t count) {
     const char *const inputs[] = {"in"}, *const outputs[] = {"out"};
     float *numbers = calloc((size_t)count, sizeof *numbers), *results = NULL;
     OrtMemoryInfo *memory = NULL;
