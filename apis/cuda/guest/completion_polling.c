@@ -112,6 +112,7 @@ static int may_poll(CUstream stream) {
  * it asks, and is told of any error. */
 static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
     double until = 0, patience = 60e-6 + (double)bytes / 10e9;
+    cuuint64_t before = cuda_calls();
     if (aviaryMark(stream, (CUdeviceptr)word, ++*expected) != CUDA_SUCCESS)
         return 0;
     for (unsigned int looks = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) != *expected; looks++) {
@@ -125,6 +126,8 @@ static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, si
             return 0;
     }
     launched = 0;
+    /* The default stream waits for all others but the independent ones. */
+    cuda_note_over(stream, !stream && !__atomic_load_n(&independent_streams, __ATOMIC_ACQUIRE), before);
     cuda_waited(CUDA_SUCCESS);
     return 1;
 }

@@ -21,6 +21,7 @@ int cuda_capturing(void);
 int cuda_is_stream(CUstream stream);
 
 /* context.c */
+int cuda_is_initialized(void);
 int cuda_has_context(void);
 int cuda_launches_block(void);
 int cuda_has_other_contexts(void);

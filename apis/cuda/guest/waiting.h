@@ -8,6 +8,13 @@ int cuda_gather_helpers(size_t bytes);
 void cuda_dismiss_helpers(void);
 void cuda_copy_together(char *to, const char *from, size_t bytes, int streamed);
 
+/* idle.c */
+cuuint64_t cuda_calls(void);
+void cuda_note_over(CUstream stream, int whole, cuuint64_t before);
+
+/* event.c */
+void cuda_note_shared_event(CUevent event);
+
 /* completion_polling.c */
 void cuda_settled(CUresult result);
 CUresult cuda_before_kernels(void);

@@ -282,6 +282,11 @@ impl Api {
         self.connection().is_some_and(|c| c.peer.connected())
     }
 
+    /// How many calls were made so far; 0: none, or the API server is gone.
+    pub fn calls(&'static self) -> u64 {
+        self.connection().filter(|c| c.peer.connected()).map_or(0, |c| c.tickets.calls())
+    }
+
     /// Has the connection survive that the application closes all its descriptors.
     pub fn keep_connection(&'static self) {
         if let Some(c) = self.connection() {

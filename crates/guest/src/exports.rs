@@ -30,6 +30,10 @@ macro_rules! utility_exports {
             $api.connected() as ::std::ffi::c_int
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_calls() -> u64 {
+            $api.calls()
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_keep_connection() {
             $api.keep_connection()
         }

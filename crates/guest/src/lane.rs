@@ -283,6 +283,7 @@ impl ThreadLane {
         self.with_end(|end| end.ask(message, &frame.regions))?;
         let answer = trace::waiting(&self.waited, || self.await_reply(serial, frame))?;
         self.connection.tickets.confirm(&self.connection.memory.arena, ticket);
+        self.connection.tickets.answer();
         self.reclaim(ticket);
         Ok(answer)
     }

@@ -14,6 +14,8 @@ pub(crate) struct Tickets {
     taken: CacheAligned,
     /// The highest ticket that a reply has confirmed; used without shared memory.
     confirmed: AtomicU64,
+    /// How many replies have been read.
+    answered: CacheAligned,
 }
 
 impl Tickets {
@@ -27,6 +29,19 @@ impl Tickets {
     #[inline]
     pub fn take(&self) -> u64 {
         self.taken.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Counts a reply that is about to be given to the application.
+    #[inline]
+    pub fn answer(&self) {
+        self.answered.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Grows with each asynchronous call that begins and with each other one that ends: equal numbers mean that in between no
+    /// call had an effect that a thread can know of.
+    #[inline]
+    pub fn calls(&self) -> u64 {
+        self.last().wrapping_add(self.answered.0.load(Ordering::Acquire))
     }
 
     /// Notes a reply's confirmation that all asynchronous calls up to `ticket` are finished.
@@ -48,6 +63,27 @@ impl Tickets {
             // which harms no other.
             Ok(p) => unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Acquire),
             Err(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_calls_grows_with_each_of_both_kinds() {
+        let tickets = Tickets::default();
+        let mut known = tickets.calls();
+        for step in 0..10 {
+            if step % 3 == 0 {
+                tickets.answer();
+            } else {
+                tickets.take();
+            }
+            assert!(tickets.calls() > known);
+            known = tickets.calls();
+            assert_eq!(tickets.calls(), known);
         }
     }
 }

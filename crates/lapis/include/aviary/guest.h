@@ -29,6 +29,10 @@ int aviary_is_handle(const void *handle);
 /* False once the API server is gone. Calls that are answered without a message would not notice. */
 int aviary_connected(void);
 
+/* A number that grows with every call that the process has sent: with an asynchronous one when it begins, with any other one when it
+ * ends. Two equal numbers: no call of any thread has come between. 0: there is no API server, or it is gone. */
+uint64_t aviary_calls(void);
+
 /* Where the vendor's library starts threads of its own: has the connection survive that the application closes all its descriptors,
  * as programs do that go on in the background. A thread of the guest library has them, too, from the first of these calls on. */
 void aviary_keep_connection(void);
