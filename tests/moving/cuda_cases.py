@@ -16,12 +16,12 @@ from swap_cases import host_swap, swap, swap_out
 TESTS = ROOT / "apis/cuda/tests"
 EVERY = (1, 7, 100)
 # Of the programs of the sample.
-SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100}
+SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100, "pools": 100}
 # Those of it that are parked, too: one fills device memory, whose content is copied, and one knows addresses of variables, so that
 # its parks are rehearsed.
-PARKED = {"transfers": 100, "linker": 7}
+PARKED = {"transfers": 100, "linker": 7, "pools": 100}
 # And those that are swapped.
-SWAPPED = {"vectors": 1, "graphs": 7}
+SWAPPED = {"vectors": 1, "graphs": 7, "pools": 100}
 # Reasons that pass by themselves, or with the object that they name.
 PASSING_HERE = (
     *PASSING,
@@ -33,30 +33,28 @@ PASSING_HERE = (
     "physical memory that it maps itself is not handed over",
     "function of the application is still to be called for it",
 )
-ORDER_OF_A_STREAM = "memory that is allocated in the order of a stream lies where the driver chooses"
+CAPTURED = "memory that a captured stream has allocated lies where the driver chooses"
 PRIMARY = "its primary context has ended"
 # Programs that make calls because of which a session stays, and the reasons.
 LASTING = {
-    "batches": (ORDER_OF_A_STREAM, "the driver chooses the number of a texture"),
+    "batches": ("the driver chooses the number of a texture"),
     "bounds": ("physical memory that it has mapped itself",),
     "contexts": (PRIMARY,),
     "early": ("its primary context was reset", PRIMARY),
     "errors": (PRIMARY,),
     "evicted": ("physical memory that it has mapped itself",),
-    "freed": (ORDER_OF_A_STREAM,),
-    "graph_memory": ("memory of graphs lies where the driver chooses", ORDER_OF_A_STREAM),
-    "graphs": (ORDER_OF_A_STREAM,),
+    "graph_memory": ("memory of graphs lies where the driver chooses", CAPTURED),
+    "graphs": (CAPTURED,),
     "green": ("parts of a device are known to one process only",),
     "handles": (PRIMARY,),
     # Modules and functions whose contexts have ended keep their handles, of which a later one may get one.
     "reload": (PRIMARY, "repeated in the new API server: the library gave object"),
-    "runtime": ("the driver chooses the number of a texture", ORDER_OF_A_STREAM, PRIMARY),
+    "runtime": ("the driver chooses the number of a texture", PRIMARY),
     "printing": ("a context has an error that stays",),
     "sharing": ("other processes of the application", "of another process of the application", "has mapped itself"),
     "shared_events": ("other processes of the application", "of another process of the application"),
     "visible": (PRIMARY,),
     "variables": (PRIMARY,),
-    "threads": (ORDER_OF_A_STREAM,),
 }
 ENVIRONMENT = {
     "peers": {"REFCUDA_DEVICES": "2"},

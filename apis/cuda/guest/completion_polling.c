@@ -35,6 +35,14 @@ void cuda_note_independent_stream(void) {
     __atomic_store_n(&independent_streams, 1, __ATOMIC_RELEASE);
 }
 
+/* Memory was freed in the order of a stream: the next wait is the driver's, in which pools give back what they may not keep. */
+static int freed_in_order;
+
+void cuda_forget_pooled(CUdeviceptr pointer, cuuint64_t serial) {
+    __atomic_store_n(&freed_in_order, 1, __ATOMIC_RELEASE);
+    cuda_forget_freed(pointer, serial);
+}
+
 CUresult cuda_before_kernels(void) {
     launched = __builtin_ia32_rdtsc();
     cuda_flush_output();
@@ -45,6 +53,7 @@ CUresult cuda_before_kernels(void) {
 void cuda_settled(CUresult result) {
     if (result == CUDA_SUCCESS) {
         launched = 0;
+        __atomic_store_n(&freed_in_order, 0, __ATOMIC_RELEASE);
         /* Elsewhere nothing is polled. */
         if (cuda_shares_memory())
             cuda_ask_whether_kernels_print();
@@ -151,7 +160,8 @@ static CUresult poll_stream(struct poller *poller, CUstream stream, size_t bytes
 /* ---- Kernels ---------------------------------------------------------------------------------- */
 
 int cuda_worth_polling_launches(CUstream stream) {
-    return launched && __builtin_ia32_rdtsc() - launched < JUST_NOW && may_poll(stream) && cuda_shares_memory();
+    return launched && __builtin_ia32_rdtsc() - launched < JUST_NOW && may_poll(stream) && cuda_shares_memory()
+           && !__atomic_load_n(&freed_in_order, __ATOMIC_ACQUIRE);
 }
 
 /* The default stream waits for all others but the independent ones. */

@@ -20,6 +20,8 @@ struct range {
     unsigned int opened;
     /* A graph's: its launches allocate it again and again. */
     int of_graph;
+    /* Allocated in the order of a stream. */
+    int of_pool;
     unsigned long long serial;
 };
 
@@ -124,8 +126,9 @@ static int is_of_graph(CUdeviceptr pointer) {
 void cuda_note_async_memory(const CUdeviceptr *pointer, size_t bytes) {
     if (cuda_capturing())
         cuda_note_graph_memory(pointer, bytes);
-    else
-        cuda_note_memory(pointer, bytes);
+    else if (pointer && *pointer && bytes)
+        insert((struct range){.base = *pointer, .bytes = bytes, .kind = RANGE_DEVICE, .device = cuda_current_ordinal(),
+                              .context = cuda_current_context(), .of_pool = 1});
 }
 
 void cuda_forget_memory(CUdeviceptr pointer) {
@@ -133,6 +136,18 @@ void cuda_forget_memory(CUdeviceptr pointer) {
     if (is_of_graph(pointer))
         return;
     take_range(pointer, RANGE_DEVICE, &gone);
+}
+
+/* Which of all ranges that were ever known the one at `pointer` is; 0: none. */
+cuuint64_t cuda_serial_of(CUdeviceptr pointer) {
+    struct range range;
+    return find_range(pointer, &range) && range.base == pointer ? range.serial : 0;
+}
+
+/* After a call that has freed it; another thread may have memory there by now. */
+void cuda_forget_freed(CUdeviceptr pointer, cuuint64_t serial) {
+    if (serial && cuda_serial_of(pointer) == serial)
+        cuda_forget_memory(pointer);
 }
 
 /* One more or one less opens what begins at `base`; how many do now, 0 also where nothing is. */
@@ -209,14 +224,15 @@ static int is_in_places(CUdeviceptr pointer) {
     return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END;
 }
 
-/* True for memory that a pool of the driver's placed, or a graph. */
+/* True for memory of a graph, which the driver placed. */
 int cuda_is_pooled(CUdeviceptr pointer) {
     return !is_in_places(pointer) && begins_own_memory(pointer);
 }
 
 /* Memory of cuMemAlloc, by its first address. */
 int cuda_is_placed(CUdeviceptr pointer) {
-    return is_in_places(pointer) && begins_own_memory(pointer);
+    struct range range;
+    return is_in_places(pointer) && begins_own_memory(pointer) && find_range(pointer, &range) && !range.of_pool;
 }
 
 /* True if an address is the device's: only then is it none of this process. */

@@ -16,6 +16,7 @@ void cuda_forget_device_ranges(CUdevice device);
 void cuda_note_global(const CUdeviceptr *pointer, const size_t *bytes);
 void cuda_note_opened(CUdeviceptr pointer, size_t bytes, CUdevice device);
 void cuda_forget_opened(CUdeviceptr pointer);
+void cuda_forget_freed(CUdeviceptr pointer, cuuint64_t serial);
 
 /* host_memory.c */
 int cuda_shares_memory(void);

@@ -2,7 +2,7 @@
  * an allocation can be put back at its address. Each device has a range of its own; the driver's virtual memory
  * functions put physical memory there, in chunks of whole granules. A large allocation is a chunk, small ones share
  * chunks. What a tenant is charged is chunks, so that no pattern of allocating holds more than it pays for. */
-#include "moving.h"
+#include "placement.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,28 +13,6 @@ enum { MOST_DEVICES = CUDA_MOST_PLACES, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
 /* The rest of a range is for what applications reserve themselves. */
 #define PLACED_BYTES ((size_t)CUDA_PLACED_BYTES)
-
-/* A part of a chunk, used or free; all parts of a chunk are in a list in order of their addresses. */
-struct part {
-    CUdeviceptr base;
-    size_t bytes;
-    int used;
-    struct part *next;
-};
-
-struct chunk {
-    CUdeviceptr base;
-    size_t bytes;
-    int device;
-    int shared;
-    /* 0: it is out. */
-    CUmemGenericAllocationHandle memory;
-    /* Of its first export; -1: there was none. The driver exports memory that was imported no more. */
-    int descriptor;
-    struct cuda_offer offer;
-    struct part *parts;
-    struct chunk *next;
-};
 
 static struct {
     int reserved;
@@ -104,6 +82,26 @@ static CUresult reserve(int device) {
     places[device].base = base;
     places[device].reserved = 1;
     return CUDA_SUCCESS;
+}
+
+void cuda_lock_places(void) {
+    pthread_mutex_lock(&places_lock);
+}
+
+void cuda_unlock_places(void) {
+    pthread_mutex_unlock(&places_lock);
+}
+
+CUresult cuda_reserve_places(int device) {
+    return device < 0 || device >= MOST_DEVICES ? CUDA_ERROR_INVALID_VALUE : reserve(device);
+}
+
+size_t cuda_place_granule(int device) {
+    return places[device].granule;
+}
+
+struct chunk **cuda_chunks(int device) {
+    return &places[device].chunks;
 }
 
 /* ---- Chunks --------------------------------------------------------------------------------- */
@@ -182,7 +180,7 @@ fail:
 }
 
 /* In the first gap of that size. */
-static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
+struct chunk *cuda_new_chunk(int device, size_t bytes, CUresult *status) {
     const struct chunk *next = places[device].chunks;
     CUdeviceptr at = places[device].base;
     for (; next && next->base - at < bytes; next = next->next)
@@ -191,6 +189,16 @@ static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
     if (bytes > PLACED_BYTES || at - places[device].base > PLACED_BYTES - bytes)
         return NULL;
     return chunk_at(device, at, bytes, -1, status);
+}
+
+/* Takes a free chunk out of the list, before its address is anybody else's, who maps other memory there. If that fails it stays, for
+ * others. */
+static CUresult take_out(struct chunk **link) {
+    struct chunk *chunk = *link;
+    CUresult status = cuMemUnmap(chunk->base, chunk->bytes);
+    if (status == CUDA_SUCCESS)
+        *link = chunk->next;
+    return status;
 }
 
 /* Of a chunk that is mapped no longer. */
@@ -208,10 +216,15 @@ static CUresult end_chunk(struct chunk *chunk) {
     return status;
 }
 
+CUresult cuda_end_chunk(struct chunk **link) {
+    struct chunk *chunk = *link;
+    CUresult status = take_out(link);
+    return status == CUDA_SUCCESS ? end_chunk(chunk) : status;
+}
+
 /* ---- Parts ---------------------------------------------------------------------------------- */
 
-/* The first bytes of a free part that is large enough; 0: there is no memory to remember the rest. */
-static int use(struct part *part, size_t bytes) {
+int cuda_use_part(struct part *part, size_t bytes) {
     if (part->bytes > bytes) {
         struct part *rest = calloc(1, sizeof *rest);
         if (!rest)
@@ -220,31 +233,30 @@ static int use(struct part *part, size_t bytes) {
         part->next = rest;
         part->bytes = bytes;
     }
-    part->used = 1;
+    part->use = PART_USED;
     return 1;
 }
 
 static CUdeviceptr take(struct chunk *chunk, size_t bytes) {
     for (struct part *part = chunk->parts; part; part = part->next)
-        if (!part->used && part->bytes >= bytes)
-            return use(part, bytes) ? part->base : 0;
+        if (part->use == PART_FREE && part->bytes >= bytes)
+            return cuda_use_part(part, bytes) ? part->base : 0;
     return 0;
 }
 
 static CUdeviceptr take_small(int device, size_t bytes) {
     for (struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next) {
-        CUdeviceptr found = chunk->shared ? take(chunk, bytes) : 0;
+        CUdeviceptr found = chunk->shared && !chunk->pool ? take(chunk, bytes) : 0;
         if (found)
             return found;
     }
     return 0;
 }
 
-/* Joins the free neighbours of a part that has just become free. */
-static void join(struct chunk *chunk) {
+void cuda_join_parts(struct chunk *chunk) {
     for (struct part *part = chunk->parts; part && part->next;) {
         struct part *next = part->next;
-        if (part->used || next->used) {
+        if (part->use != PART_FREE || next->use != PART_FREE) {
             part = next;
             continue;
         }
@@ -254,15 +266,14 @@ static void join(struct chunk *chunk) {
     }
 }
 
-/* The used part that begins at `pointer`. */
-static struct part *find_part(CUdeviceptr pointer, struct chunk ***link) {
+struct part *cuda_find_part(CUdeviceptr pointer, struct chunk ***link) {
     CUdeviceptr offset = pointer - CUDA_PLACES;
     if (pointer < CUDA_PLACES || offset / RANGE_BYTES >= MOST_DEVICES)
         return NULL;
     for (*link = &places[offset / RANGE_BYTES].chunks; **link; *link = &(**link)->next)
         if (pointer >= (**link)->base && pointer - (**link)->base < (**link)->bytes)
             for (struct part *part = (**link)->parts; part; part = part->next)
-                if (part->used && part->base == pointer)
+                if (part->use == PART_USED && part->base == pointer)
                     return part;
     return NULL;
 }
@@ -293,10 +304,10 @@ uint64_t cuda_place_bytes(size_t bytes) {
 static void give_back(CUdeviceptr pointer) {
     struct chunk **link = NULL;
     pthread_mutex_lock(&places_lock);
-    struct part *part = find_part(pointer, &link);
+    struct part *part = cuda_find_part(pointer, &link);
     if (part) {
-        part->used = 0;
-        join(*link);
+        part->use = PART_FREE;
+        cuda_join_parts(*link);
     }
     pthread_mutex_unlock(&places_lock);
 }
@@ -305,7 +316,7 @@ static void give_back(CUdeviceptr pointer) {
 static CUdeviceptr place_in_new_chunk(int device, size_t bytes, CUresult *status) {
     CUdeviceptr found = 0;
     pthread_mutex_lock(&places_lock);
-    struct chunk *chunk = new_chunk(device, round_up(bytes, places[device].granule), status);
+    struct chunk *chunk = cuda_new_chunk(device, round_up(bytes, places[device].granule), status);
     if (chunk) {
         chunk->shared = bytes < SMALL;
         found = take(chunk, chunk->shared ? round_up(bytes, ALIGNMENT) : chunk->bytes);
@@ -353,19 +364,20 @@ uint64_t cuda_withdraw(CUdeviceptr pointer) {
     planned.emptied = NULL;
     planned.status = cuCtxSynchronize();
     pthread_mutex_lock(&places_lock);
-    struct part *part = find_part(pointer, &link);
+    struct part *part = cuda_find_part(pointer, &link);
     if (!part)
         planned.status = CUDA_ERROR_INVALID_VALUE;
     else if (planned.status == CUDA_SUCCESS) {
         struct chunk *chunk = *link;
+        part->use = PART_FREE;
+        if (chunk->pool)
+            cuda_pool_part_freed(chunk->pool, pointer);
         cuda_drop_allocation(pointer);
-        part->used = 0;
-        join(chunk);
-        int empty = !chunk->parts->used && !chunk->parts->next;
-        /* Before its address is anybody else's, who maps other memory there. If that fails it stays, for others. */
-        planned.status = empty ? cuMemUnmap(chunk->base, chunk->bytes) : CUDA_SUCCESS;
+        cuda_join_parts(chunk);
+        /* A pool's chunks are its own matter. */
+        int empty = cuda_chunk_is_free(chunk) && !chunk->pool;
+        planned.status = empty ? take_out(link) : CUDA_SUCCESS;
         if (empty && planned.status == CUDA_SUCCESS) {
-            *link = chunk->next;
             planned.emptied = chunk;
             bytes = chunk->bytes;
         }
@@ -386,10 +398,8 @@ void *cuda_unplace_function(void) {
 }
 
 CUresult cuda_reserve_device(int device) {
-    if (device < 0 || device >= MOST_DEVICES)
-        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&places_lock);
-    CUresult status = reserve(device);
+    CUresult status = cuda_reserve_places(device);
     pthread_mutex_unlock(&places_lock);
     return status;
 }
@@ -446,7 +456,7 @@ static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     struct part *part = chunk ? chunk->parts : NULL;
     while (part && (pointer < part->base || pointer - part->base >= part->bytes))
         part = part->next;
-    if (part && part->used)
+    if (part && part->use == PART_USED && !chunk->pool)
         status = export_chunk(chunk);
     if (status == CUDA_SUCCESS)
         status = cuda_offer_memory(&chunk->offer, chunk->descriptor, chunk->bytes, chunk->device);
@@ -473,7 +483,7 @@ uint64_t cuda_ordinal_of(CUdeviceptr pointer) {
 static size_t entries_of(const struct chunk *chunk) {
     size_t count = 1;
     for (const struct part *part = chunk->parts; part; part = part->next)
-        count += part->used;
+        count += part->use == PART_USED;
     return count;
 }
 
@@ -487,9 +497,10 @@ int cuda_list_placed(struct cuda_placed **entries, size_t *count) {
     for (int device = 0; *entries && device < MOST_DEVICES; device++)
         for (const struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next) {
             (*entries)[filled++] = (struct cuda_placed){
-                .base = chunk->base, .bytes = chunk->bytes, .device = device, .shared = (uint16_t)chunk->shared};
+                .base = chunk->base, .bytes = chunk->bytes, .device = device, .shared = (uint16_t)chunk->shared,
+                .is_pools = chunk->pool != NULL, .pool = chunk->pool ? cuda_pool_number(chunk->pool) : 0};
             for (const struct part *part = chunk->parts; part; part = part->next)
-                if (part->used)
+                if (part->use == PART_USED)
                     (*entries)[filled++] = (struct cuda_placed){
                         .base = part->base, .bytes = part->bytes, .asked = cuda_allocated_bytes(part->base), .device = device};
         }
@@ -518,7 +529,7 @@ static CUresult use_again(struct chunk *chunk, const struct cuda_placed *entry) 
     struct part *last = chunk->parts;
     while (last->next)
         last = last->next;
-    if (last->used || !entry->asked || entry->asked > entry->bytes || entry->base < last->base
+    if (last->use != PART_FREE || !entry->asked || entry->asked > entry->bytes || entry->base < last->base
         || entry->base - last->base > last->bytes || entry->bytes > last->bytes - (entry->base - last->base))
         return CUDA_ERROR_INVALID_VALUE;
     if (entry->base > last->base) {
@@ -530,8 +541,11 @@ static CUresult use_again(struct chunk *chunk, const struct cuda_placed *entry) 
         last->next = gap;
         last = gap;
     }
-    return use(last, entry->bytes) && cuda_keep_allocation(entry->base, entry->asked) ? CUDA_SUCCESS
-                                                                                              : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!cuda_use_part(last, entry->bytes) || !cuda_keep_allocation(entry->base, entry->asked))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (chunk->pool)
+        cuda_pool_has(chunk->pool, 0, entry->asked);
+    return CUDA_SUCCESS;
 }
 
 static CUresult chunk_again(struct cuda_placed *entry, struct chunk **made) {
@@ -552,11 +566,18 @@ static CUresult chunk_again(struct cuda_placed *entry, struct chunk **made) {
     if (entry->content == CUDA_CONTENT_HANDED && descriptor < 0)
         return CUDA_ERROR_INVALID_VALUE;
     *made = chunk_at(entry->device, entry->base, entry->bytes, descriptor, &status);
-    if (*made)
-        (*made)->shared = entry->shared != 0;
-    else if (descriptor >= 0)
-        close(descriptor);
-    return status;
+    if (!*made) {
+        if (descriptor >= 0)
+            close(descriptor);
+        return status;
+    }
+    (*made)->shared = entry->shared != 0;
+    (*made)->pool = entry->is_pools ? cuda_pool_of_number(entry->pool, entry->device) : NULL;
+    if (entry->is_pools && !(*made)->pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if ((*made)->pool)
+        cuda_pool_has((*made)->pool, entry->bytes, 0);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_place_again(struct cuda_placed *entries, size_t count) {

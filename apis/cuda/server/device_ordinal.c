@@ -97,8 +97,7 @@ const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number) {
     return *name ? name : NULL;
 }
 
-/* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */
-static void show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
+void cuda_show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
     uint64_t limit, left;
     const char *name = cuda_ordinal_name(ordinal, 0);
     struct aviary_shared_memory shared;
@@ -117,21 +116,10 @@ static void show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
         *available = left;
 }
 
-static CUresult memory_info(size_t *available, size_t *total) {
-    CUresult status = cuMemGetInfo_v2(available, total);
-    if (status == CUDA_SUCCESS)
-        show_allowance(cuda_ordinal_here(), available, total);
-    return status;
-}
-
-void *cuda_memory_info_function(void) {
-    return (void *)memory_info;
-}
-
 static CUresult total_memory(size_t *bytes, CUdevice device) {
     CUresult status = cuDeviceTotalMem_v2(bytes, device);
     if (status == CUDA_SUCCESS)
-        show_allowance(cuda_ordinal_of_device(device), NULL, bytes);
+        cuda_show_allowance(cuda_ordinal_of_device(device), NULL, bytes);
     return status;
 }
 
@@ -194,7 +182,7 @@ void *cuda_create_pool_function(void) {
     return (void *)create_pool;
 }
 
-static CUresult destroy_pool(CUmemoryPool pool) {
+CUresult cuda_destroy_known_pool(CUmemoryPool pool) {
     pthread_mutex_lock(&pools_lock);
     CUresult status = cuMemPoolDestroy(pool);
     struct known_pool **link = &known_pools;
@@ -207,10 +195,6 @@ static CUresult destroy_pool(CUmemoryPool pool) {
     }
     pthread_mutex_unlock(&pools_lock);
     return status;
-}
-
-void *cuda_destroy_pool_function(void) {
-    return (void *)destroy_pool;
 }
 
 /* Of a pool that nobody made it is the device whose own it is. */

@@ -299,6 +299,8 @@ static const char *obstacle(void) {
         return "the application knows where managed variables of a module are";
     if (cuda_has_unread_logs())
         return "what the compiler said of an image has not been read yet";
+    if (cuda_has_captured_memory())
+        return "memory that a captured stream has allocated lies where the driver chooses";
     return cuda_code_obstacle();
 }
 

@@ -68,6 +68,8 @@ struct cuda_placed {
     /* Of a chunk: an `enum cuda_content`, and the number of the descriptor that is handed over. */
     uint16_t content;
     uint64_t handed;
+    /* Of a chunk: whether it is a pool's, and the pool's number. */
+    uint64_t is_pools, pool;
 };
 /* Both: in a process that has the descriptor, the session is made anew only to see if that works. */
 enum cuda_content { CUDA_CONTENT_ENDED, CUDA_CONTENT_COPIED, CUDA_CONTENT_HANDED, CUDA_CONTENT_BOTH };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* "AVCUDA" and the form's version. */
-static const uint64_t MAGIC = 0x03414455435641;
+static const uint64_t MAGIC = 0x04414455435641;
 
 /* The head: the counts, with the bytes of contents that are no part of the pieces, then as many entries of each kind, in this order. */
 struct counts {

@@ -22,6 +22,9 @@ const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number);
 /* An allocation of so many bytes found no memory. 1: memory of another session has left the device, and it is worth one
  * more try. */
 int cuda_make_room(CUdevice device, size_t bytes);
+/* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */
+void cuda_show_allowance(uint64_t ordinal, size_t *available, size_t *total);
+CUresult cuda_destroy_known_pool(CUmemoryPool pool);
 /* Before the driver is used: the name of a device among all that the node shows. */
 void cuda_set_shown_name(const CUuuid *uuid, const char *name);
 /* Each device has the same mark in every process; 0: there is no such device. */
@@ -112,6 +115,11 @@ CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count,
 /* graph_memory.c: a graph of this process allocates. */
 void cuda_note_graph_allocation(void);
 /* Only pools of this process, in a device's memory. */
+/* pools.c */
+void cuda_settle_pools(void);
+/* known_pools.c */
+int cuda_has_captured_memory(void);
+uint64_t cuda_room_for(uint64_t bytes, uint64_t ordinal);
 int cuda_pool_allowed(const CUmemPoolProps *properties);
 
 /* ---- moving.c: contexts and captures ----------------------------------------------------------------- */
