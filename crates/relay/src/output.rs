@@ -253,7 +253,7 @@ mod tests {
     fn queued(outbox: &Outbox) -> Vec<Vec<u8>> {
         let (mut signs, mut frames) = (Vec::new(), Vec::new());
         let arena = aviary_transport::Arena::create(1 << 20).unwrap();
-        outbox.next(&arena, &mut signs, &mut frames, Duration::ZERO, Duration::ZERO);
+        outbox.next(&arena, &mut signs, &mut frames, usize::MAX, Duration::ZERO, Duration::ZERO);
         let (mut packets, mut stream) = (crate::frames::frame::Packets::default(), Vec::new());
         crate::frames::frame::put_packet(&mut stream, &frames, false);
         packets.buffer().extend_from_slice(&stream);

@@ -12,6 +12,7 @@ use crate::carry::carrier::Carrier;
 use crate::carry::inbox::Parcel;
 use crate::carry::link::{Compression, Intake, Link, NetReader};
 use crate::carry::outbox::Next;
+use crate::carry::pace::LEAST_PIECE;
 use crate::frames::frame::{put_packet, put_signs};
 use crate::output::Output;
 
@@ -59,7 +60,8 @@ impl End {
         let outbox = &self.carrier.outbox;
         self.again = self.again.and_then(|at| outbox.again(at, &mut packet, &mut signs));
         if self.again.is_none() {
-            if outbox.next(&self.carrier.arena, &mut signs, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
+            if outbox.next(&self.carrier.arena, &mut signs, &mut frames, LEAST_PIECE, NO_TIME, NO_TIME) != Next::Packet
+            {
                 return false;
             }
             packet.clear();

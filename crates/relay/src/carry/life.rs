@@ -35,7 +35,7 @@ pub(crate) enum Event {
     /// The first bytes have arrived over connection number `link`.
     Alive { link: u64 },
     /// The peer has connected again and has proven that it is the peer of this session.
-    Back(Arrival),
+    Back(Box<Arrival>),
     /// The node lets another process go on with the session: give the connection up, and take no other.
     Hold,
     /// As that, and the API server stands: write the session to the file, and end.
@@ -281,7 +281,7 @@ impl Session {
                 }
                 Ok(Event::Back(arrival)) if !self.way.admits(&arrival) => Step::Nothing,
                 Ok(Event::Back(arrival)) => match self.reach.change(Change::Back, now) {
-                    Step::Relink { link } => match self.relink(arrival, link) {
+                    Step::Relink { link } => match self.relink(*arrival, link) {
                         Ok(step) => step,
                         Err(reason) => return Cause::Remote(reason),
                     },

@@ -16,11 +16,11 @@ use crate::carry::compressing::Compressing;
 pub use crate::carry::compressing::Compression;
 use crate::carry::inbox::{Batch, Parcel};
 use crate::carry::outbox::Next;
-use crate::carry::stream::{Reader, Writer};
-use crate::frames::frame::{Frame, Kind, Packets, put_frame, put_packet, put_signs};
+use crate::carry::pace::Pace;
+use crate::frames::frame::{Frame, Kind, PACKET_HEADER, Packets, make_packet, put_frame, put_packet, put_signs};
+use crate::tls::handshake::Secured;
+use crate::tls::stream::{Reader, Writer, split};
 
-/// The most unsent bytes in the kernel, so that a small message waits for no more than these.
-const MAX_UNSENT_BYTES: u32 = 128 << 10;
 /// The most messages of all lanes that have arrived in part.
 const MAX_PARTIAL: usize = 1024;
 /// Bytes of numbered packets after which an acknowledgement is sent: a sixteenth of what the peer may keep.
@@ -42,10 +42,10 @@ pub struct Link {
 
 impl Link {
     /// `patience`: after this time without data from the peer the connection counts as broken.
-    pub fn new(socket: TcpStream, tls: Option<rustls::Connection>, patience: Duration) -> io::Result<Self> {
+    pub fn new(socket: TcpStream, tls: Option<Secured>, patience: Duration) -> io::Result<Self> {
         let _ = socket.set_nodelay(true);
-        limit_unsent(&socket, MAX_UNSENT_BYTES);
-        let (reader, writer) = crate::carry::stream::split(socket.try_clone()?, tls)?;
+        limit_unsent(&socket, Pace::new().unsent);
+        let (reader, writer) = split(socket.try_clone()?, tls)?;
         let link = Link { socket, reader, writer, packets: Packets::default(), patience };
         link.set_timeouts()?;
         Ok(link)
@@ -112,8 +112,14 @@ impl Link {
     pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter) {
         let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
         let compressing = Compressing::new(compression, is_local(&self.socket));
-        let writer =
-            NetWriter { writer: self.writer, socket: self.socket, looked: None, compressing, idle: self.patience / 4 };
+        let writer = NetWriter {
+            writer: self.writer,
+            socket: self.socket,
+            looked: None,
+            compressing,
+            pace: Pace::new(),
+            idle: self.patience / 4,
+        };
         (reader, writer)
     }
 }
@@ -356,6 +362,7 @@ pub(crate) struct NetWriter {
     socket: TcpStream,
     looked: Option<Instant>,
     compressing: Compressing,
+    pace: Pace,
     idle: Duration,
 }
 
@@ -372,9 +379,10 @@ impl NetWriter {
         packet.clear();
         loop {
             frames.clear();
+            frames.resize(PACKET_HEADER, 0);
             self.look_at_round_trip(carrier, Instant::now());
             let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
-            match carrier.outbox.next(arena, &mut signs, &mut frames, linger, self.idle) {
+            match carrier.outbox.next(arena, &mut signs, &mut frames, self.pace.piece, linger, self.idle) {
                 Next::Packet => {}
                 Next::Idle => put_frame(&mut signs, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
                 Next::Finished => {
@@ -384,18 +392,26 @@ impl NetWriter {
                 Next::Severed => return Ok(()),
             }
             let signed = self.send_signs(&mut signs);
-            if frames.is_empty() {
+            if frames.len() == PACKET_HEADER {
                 signed?;
                 continue;
             }
-            packet.clear();
-            put_packet(&mut packet, &frames, self.compressing.pays(&frames, carrier.round_trip()));
+            let bytes = frames.len() - PACKET_HEADER;
+            let compress = self.compressing.pays(&frames[PACKET_HEADER..], carrier.round_trip());
+            make_packet(&mut frames, &mut packet, compress);
             let (start, length) = (Instant::now(), packet.len());
             let written = signed.and_then(|()| self.writer.write(&packet));
             // It has its number, whether or not the connection took it.
             carrier.outbox.keep(&mut packet);
             written?;
-            self.compressing.sent(frames.len(), length, start.elapsed());
+            self.measure(bytes, length, start.elapsed());
+        }
+    }
+
+    fn measure(&mut self, frames: usize, bytes: usize, took: Duration) {
+        self.compressing.sent(frames, bytes, took);
+        if self.pace.sent(bytes, took) {
+            limit_unsent(&self.socket, self.pace.unsent);
         }
     }
 

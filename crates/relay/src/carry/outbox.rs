@@ -12,8 +12,8 @@ use aviary_wire::{DecodeError, Decoder, Encoder};
 use crate::carry::handing::sleepers::Sleepers;
 use crate::carry::retained::{AckError, Retained};
 use crate::frames::first::First;
-use crate::frames::frame::{Kind, put_frame};
-use crate::frames::items::{Bulk, Gathered, Item};
+use crate::frames::frame::{Kind, MAX_PACKET, put_frame};
+use crate::frames::items::{Bulk, Gathered, Item, PIECE_COST};
 
 /// The most message bytes of one lane that are sent and not yet delivered by the peer.
 pub const CREDIT_BYTES: usize = 1 << 20;
@@ -391,7 +391,8 @@ impl Outbox {
         self.room.wake(&mut state);
     }
 
-    /// Waits for something to send; puts signs into `signs` and the frames of the next numbered packet into `out`. If no thread
+    /// Waits for something to send; puts signs into `signs` and appends the frames of the next numbered packet to `out`, with at most
+    /// `piece` bytes of bulk data. If no thread
     /// waits for the messages it lingers up to `linger` longer, because further ones will probably follow. Returns after
     /// `idle` in any case. While the peer has too many packets to acknowledge, only signs are sent.
     pub fn next(
@@ -399,10 +400,11 @@ impl Outbox {
         arena: &Arena,
         signs: &mut Vec<u8>,
         out: &mut Vec<u8>,
+        piece: usize,
         linger: Duration,
         idle: Duration,
     ) -> Next {
-        let until = Instant::now() + idle;
+        let (until, empty) = (Instant::now() + idle, out.len());
         let mut state = self.state();
         loop {
             if state.dead {
@@ -422,12 +424,12 @@ impl Outbox {
             if lingers <= now {
                 state.first.put_signs(signs);
                 if has_room {
-                    state.fill(arena, out);
-                    if !out.is_empty() {
+                    state.fill(arena, out, piece);
+                    if out.len() > empty {
                         state.retained.number();
                     }
                 }
-                if !out.is_empty() || !signs.is_empty() {
+                if out.len() > empty || !signs.is_empty() {
                     if state.turns.is_empty() {
                         (state.urgent, state.since, state.gathered) = (false, None, 0);
                     }
@@ -486,10 +488,10 @@ impl OutboxState {
         }
     }
 
-    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>) {
+    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
         self.first.put(out);
         self.fill_small(out);
-        self.fill_bulk(arena, out);
+        self.fill_bulk(arena, out, piece);
         let OutboxState { turns, lanes, .. } = self;
         turns.retain(|number| {
             let Some(lane) = lanes.get(number) else { return false };
@@ -520,8 +522,12 @@ impl OutboxState {
         }
     }
 
-    /// Adds one piece of bulk data, of the first lane in turn.
-    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>) {
+    /// Adds one piece of bulk data, of the first lane in turn, of `piece` bytes at most.
+    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
+        let piece = piece.min((MAX_PACKET - PIECE_COST).saturating_sub(out.len()));
+        if piece == 0 {
+            return;
+        }
         for _ in 0..self.turns.len() {
             let Some(number) = self.turns.pop_front() else { return };
             self.turns.push_back(number);
@@ -531,7 +537,7 @@ impl OutboxState {
             if bulk.regions.is_empty() && bulk.sent == 0 && lane.credit <= 0 {
                 continue;
             }
-            let sent = bulk.piece(number, arena, out);
+            let sent = bulk.piece(number, arena, out, piece);
             lane.credit -= sent as i64;
             lane.queued -= sent;
             if bulk.regions.is_empty() && bulk.sent == bulk.message.len() {

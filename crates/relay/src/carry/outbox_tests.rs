@@ -1,5 +1,6 @@
 use super::*;
-use crate::frames::frame::{Frame, MAX_FRAGMENT_BYTES, MAX_PACKET, Packets, put_packet, put_signs};
+use crate::carry::pace::LEAST_PIECE;
+use crate::frames::frame::{Frame, MAX_PACKET, Packets, put_packet, put_signs};
 use crate::frames::items::{ITEM_COST, MAX_UNSPLIT_BYTES};
 
 const NO_TIME: Duration = Duration::ZERO;
@@ -32,7 +33,7 @@ fn packet(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
 fn unacknowledged(outbox: &Outbox, arena: &Arena) -> (Vec<u8>, Vec<u8>) {
     let (mut signs, mut frames) = (Vec::new(), Vec::new());
     let (mut sent, mut numbered) = (Vec::new(), Vec::new());
-    if outbox.next(arena, &mut signs, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
+    if outbox.next(arena, &mut signs, &mut frames, LEAST_PIECE, NO_TIME, NO_TIME) != Next::Packet {
         return (sent, numbered);
     }
     assert!(frames.len() <= MAX_PACKET);
@@ -98,7 +99,7 @@ fn a_small_message_passes_a_bulk_one() {
 fn bulk_messages_take_turns() {
     let (outbox, arena) = (Outbox::default(), arena());
     for lane in [1, 2, 3] {
-        outbox.message(lane, b"bulk", vec![region(0, 4 * MAX_FRAGMENT_BYTES)], true).unwrap();
+        outbox.message(lane, b"bulk", vec![region(0, 4 * LEAST_PIECE)], true).unwrap();
     }
     let lanes: Vec<u32> = (0..6).map(|_| packet(&outbox, &arena)[0].1).collect();
     assert_eq!(lanes, [1, 2, 3, 1, 2, 3]);
@@ -152,12 +153,12 @@ fn packet_without_a_waiter_lingers() {
     let long = Duration::from_secs(60);
     outbox.message(1, b"asynchronous", Vec::new(), false).unwrap();
     let (mut signs, mut frames) = (Vec::new(), Vec::new());
-    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, Duration::from_millis(5)), Next::Idle);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, LEAST_PIECE, long, Duration::from_millis(5)), Next::Idle);
     outbox.message(1, b"synchronous", Vec::new(), true).unwrap();
-    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Packet);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, LEAST_PIECE, long, long), Next::Packet);
     outbox.finish();
     frames.clear();
-    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, long, long), Next::Finished);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, LEAST_PIECE, long, long), Next::Finished);
     assert_eq!(outbox.message(1, b"late", Vec::new(), true), Err(Over));
 }
 
@@ -234,7 +235,7 @@ fn a_peer_that_does_not_read_stops_every_sender() {
             "{held}"
         );
         let (mut signs, mut frames) = (Vec::new(), Vec::new());
-        outbox.next(&arena, &mut signs, &mut frames, NO_TIME, Duration::from_millis(1));
+        outbox.next(&arena, &mut signs, &mut frames, LEAST_PIECE, NO_TIME, Duration::from_millis(1));
         let (mut packets, mut stream) = (Packets::default(), Vec::new());
         put_packet(&mut stream, &frames, false);
         packets.buffer().extend_from_slice(&stream);
@@ -283,7 +284,7 @@ fn what_was_sent_is_sent_again_on_another_connection() {
     outbox.pong(5, 5);
     outbox.sever();
     let (mut signs, mut frames) = (Vec::new(), Vec::new());
-    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, NO_TIME, NO_TIME), Next::Severed);
+    assert_eq!(outbox.next(&arena, &mut signs, &mut frames, LEAST_PIECE, NO_TIME, NO_TIME), Next::Severed);
     assert_eq!(outbox.again(0, &mut frames, &mut signs), None, "there is no connection");
     outbox.message(1, b"queued meanwhile", Vec::new(), true).unwrap();
     assert_eq!(outbox.relink(0), Err(AckError::Forgotten(0, 1)));

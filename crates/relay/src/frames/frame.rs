@@ -9,10 +9,8 @@ use thiserror::Error;
 
 /// Longest content of a packet, before compression.
 pub const MAX_PACKET: usize = 256 << 10;
-/// Bulk data is sent in pieces of at most this many bytes, so that small messages of other lanes are sent in between.
-pub const MAX_FRAGMENT_BYTES: usize = 64 << 10;
 pub const FRAME_HEADER: usize = 12;
-const PACKET_HEADER: usize = 4;
+pub const PACKET_HEADER: usize = 4;
 const COMPRESSED: u32 = 1 << 31;
 /// The packet is unnumbered: it is not sent again, and its frames are signs.
 const SIGNS: u32 = 1 << 30;
@@ -122,6 +120,18 @@ pub fn put_packet(out: &mut Vec<u8>, frames: &[u8], compress: bool) {
     }
     out.extend_from_slice(&(frames.len() as u32).to_le_bytes());
     out.extend_from_slice(frames);
+}
+
+/// Makes a numbered packet out of frames before which there is room for its header; `packet` has it then, and `frames`
+/// nothing that counts. Compressed as by [`put_packet`].
+pub fn make_packet(frames: &mut Vec<u8>, packet: &mut Vec<u8>, compress: bool) {
+    packet.clear();
+    if compress {
+        return put_packet(packet, &frames[PACKET_HEADER..], true);
+    }
+    let length = (frames.len() - PACKET_HEADER) as u32;
+    frames[..PACKET_HEADER].copy_from_slice(&length.to_le_bytes());
+    std::mem::swap(frames, packet);
 }
 
 /// Appends an unnumbered packet of these signs.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use aviary_transport::{Arena, Region};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
-use crate::frames::frame::{Kind, MAX_FRAGMENT_BYTES, put_frame, put_header};
+use crate::frames::frame::{Kind, put_frame, put_header};
 
 /// The most bytes of a message that is sent as a whole; a longer one is cut into pieces.
 pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
@@ -14,6 +14,8 @@ pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
 const BATCH_BYTES: usize = 4 << 10;
 /// Cost of a region in bytes besides its own.
 const REGION_COST: usize = 32;
+/// What a piece is longer than its regions at most: by the last header, and by a small message behind them.
+pub const PIECE_COST: usize = MAX_UNSPLIT_BYTES + 2 * REGION_COST;
 /// Memory of a queue's entry besides its payload, in bytes, its lane's entry included.
 pub const ITEM_COST: usize = 256;
 
@@ -125,9 +127,9 @@ impl Gathered {
 }
 
 impl Bulk {
-    /// Appends the next piece to `out`; returns how many bytes of the message it contains.
-    pub fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>) -> usize {
-        let mut left = MAX_FRAGMENT_BYTES;
+    /// Appends the next piece, of at most `most` bytes, to `out`; returns how many bytes of the message it contains.
+    pub fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>, most: usize) -> usize {
+        let mut left = most;
         while left > 0 {
             let Some(region) = self.regions.front_mut() else { break };
             let length = region.length.min(left);
@@ -146,11 +148,11 @@ impl Bulk {
             }
         }
         // A small message is sent together with the last of its regions.
-        if !self.regions.is_empty() || (left < MAX_FRAGMENT_BYTES && self.message.len() > MAX_UNSPLIT_BYTES) {
+        if !self.regions.is_empty() || (left < most && self.message.len() > MAX_UNSPLIT_BYTES) {
             return 0;
         }
         let rest = &self.message[self.sent..];
-        let part = rest.len().min(MAX_FRAGMENT_BYTES);
+        let part = rest.len().min(most);
         put_header(out, Kind::Message, part < rest.len(), lane, part);
         out.extend_from_slice(&rest[..part]);
         self.sent += part;

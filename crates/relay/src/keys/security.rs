@@ -8,20 +8,23 @@ use std::sync::Arc;
 
 use aviary_transport::RemoteAddress;
 use aviary_wire::tenant::GRANT_KEY;
+use rustls::client::UnbufferedClientConnection;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::UnbufferedServerConnection;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
-    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
 };
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
 use crate::keys::fingerprint::{fingerprint, fingerprint_of};
 use crate::keys::granted::GrantKeys;
+use crate::tls::handshake::{Secured, as_client, as_server};
 
 /// A tenant's certificate carries its name as a host of this domain, which no node has.
 pub(crate) const TENANT_DOMAIN: &str = ".tenant.aviary";
@@ -122,6 +125,7 @@ impl NodeSecurity {
             .map_err(unusable)?;
         // Each connection has its own process, so no TLS session could be resumed.
         config.send_tls13_tickets = 0;
+        config.enable_secret_extraction = true;
         Ok(NodeSecurity { tls: Some(config.into()), tokens, revoked, granted })
     }
 
@@ -129,16 +133,15 @@ impl NodeSecurity {
         self.tls.is_none()
     }
 
-    pub(crate) fn shake_hands(&self, socket: &mut TcpStream) -> io::Result<Option<Connection>> {
+    pub(crate) fn shake_hands(&self, socket: &mut TcpStream) -> io::Result<Option<Secured>> {
         let Some(config) = &self.tls else { return Ok(None) };
-        let mut connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
-        complete(&mut connection, socket)?;
-        Ok(Some(connection.into()))
+        let connection = UnbufferedServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        as_server(connection, socket).map(Some)
     }
 
     /// The identity in the peer's certificate. `None`: the peer showed no certificate.
-    pub(crate) fn by_certificate(&self, tls: Option<&Connection>) -> Option<Identity> {
-        let certificate = tls.and_then(|tls| tls.peer_certificates()?.first())?;
+    pub(crate) fn by_certificate(&self, tls: Option<&Secured>) -> Option<Identity> {
+        let certificate = tls?.certificate.as_ref()?;
         Some(self.named_by(certificate))
     }
 
@@ -202,12 +205,13 @@ impl ClientSecurity {
             Some(path) => text(path)?.trim().as_bytes().to_vec(),
             None => Vec::new(),
         };
-        let config = match (chain, folder) {
+        let mut config = match (chain, folder) {
             (Some(chain), Some(folder)) => builder
                 .with_client_auth_cert(certificates(&chain)?, key(&folder.join("tenant.key"))?)
                 .map_err(|e| SecurityError::Unusable(chain, e))?,
             _ => builder.with_no_client_auth(),
         };
+        config.enable_secret_extraction = true;
         Ok(ClientSecurity { tls: Some(config.into()), token })
     }
 
@@ -215,27 +219,16 @@ impl ClientSecurity {
         self.tls.is_none()
     }
 
-    pub(crate) fn shake_hands(&self, node: &RemoteAddress, socket: &mut TcpStream) -> io::Result<Option<Connection>> {
+    pub(crate) fn shake_hands(&self, node: &RemoteAddress, socket: &mut TcpStream) -> io::Result<Option<Secured>> {
         let Some(config) = &self.tls else { return Ok(None) };
         let name = match node {
             RemoteAddress::Tcp { host, .. } => host.clone(),
             RemoteAddress::Vsock { .. } => "localhost".to_owned(),
         };
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let mut connection = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
-        complete(&mut connection, socket)?;
-        Ok(Some(connection.into()))
+        let connection = UnbufferedClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        as_client(connection, socket).map(Some)
     }
-}
-
-fn complete<Data>(connection: &mut rustls::ConnectionCommon<Data>, socket: &mut TcpStream) -> io::Result<()> {
-    while connection.is_handshaking() {
-        connection.complete_io(socket)?;
-    }
-    while connection.wants_write() {
-        connection.write_tls(socket)?;
-    }
-    Ok(())
 }
 
 /// The file with revoked certificates, in the node's folder.

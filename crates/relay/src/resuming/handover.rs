@@ -209,7 +209,7 @@ fn take_all(expected: &Arc<Expected>, node: &ControlSocket, events: &Sender<Even
             if let Ok(arrival) = expected.listen(socket)
                 && leave_open(&heard, Hearing::Shown)
             {
-                let _ = events.send(Event::Back(arrival));
+                let _ = events.send(Event::Back(Box::new(arrival)));
             }
         };
         listening = thread("resume", listen).ok().map(|thread| Listening { socket: copy, hearing, thread });

@@ -102,7 +102,7 @@ impl Session {
 
     fn arrival(&self) -> Arrival {
         match self.events.recv_timeout(LONG) {
-            Ok(Event::Back(arrival)) => arrival,
+            Ok(Event::Back(arrival)) => *arrival,
             _ => panic!("no connection"),
         }
     }

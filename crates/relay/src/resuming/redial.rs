@@ -71,7 +71,8 @@ impl Reconnection for Redial {
                 match resume_once(&options, resume, Proof { ticket: shown, received }, until) {
                     Ok((link, resumed)) => {
                         *ticket.lock().unwrap_or_else(PoisonError::into_inner) = resumed.ticket;
-                        let _ = told.send(Event::Back(Arrival { link, received: resumed.received, shown: None }));
+                        let arrival = Arrival { link, received: resumed.received, shown: None };
+                        let _ = told.send(Event::Back(Box::new(arrival)));
                         return;
                     }
                     Err(Failure::Final(why)) => {
