@@ -127,13 +127,19 @@ static OrtStatus *unread(const OrtApi *api, const char *path, int reason) {
 }
 
 /* What it says of a model that it has read and cannot load: of one in memory it does not say where that is from. */
-static OrtStatus *naming(const OrtApi *api, const char *path, OrtStatus *status) {
-    char text[2 * LONGEST_PATH];
-    OrtErrorCode code = api->GetErrorCode(status);
-    if (code != ORT_INVALID_PROTOBUF && code != ORT_INVALID_GRAPH)
+static OrtStatus *naming(const OrtApi *api, const OrtEnv *env, const char *path, const void *model, size_t size,
+                         const OrtSessionOptions *options, OrtStatus *status) {
+    enum { LONGEST_REASON = 8192 };
+    char reason[LONGEST_REASON] = "", text[LONGEST_PATH + LONGEST_REASON + 32];
+    if (is_made(status))
         return status;
-    snprintf(text, sizeof text, "Load model from %.*s failed:%s", LONGEST_PATH, path,
-             code == ORT_INVALID_PROTOBUF ? "Protobuf parsing failed." : api->GetErrorMessage(status));
+    OrtStatus *unknown = aviary_onnxruntime_load_error(env, model, size, options, reason, sizeof reason);
+    if (unknown)
+        api->ReleaseStatus(unknown);
+    if (unknown || !*reason)
+        return status;
+    snprintf(text, sizeof text, "Load model from %.*s failed:%s", LONGEST_PATH, path, reason);
+    OrtErrorCode code = api->GetErrorCode(status);
     api->ReleaseStatus(status);
     return api->CreateStatus(code, text);
 }
@@ -151,6 +157,50 @@ OrtStatus *session_from_file(const OrtEnv *env, const char *path, const OrtSessi
         return unread(api, path, errno);
     OrtStatus *status = has_external(model, size) ? session_beside(api, env, path, model, size, options, out)
                                                   : api->CreateSessionFromArray(env, model, size, options, out);
+    if (status)
+        status = naming(api, env, path, model, size, options, status);
     free(model);
-    return status ? naming(api, path, status) : NULL;
+    return status;
+}
+
+OrtStatus *session_from_array(const OrtEnv *env, const void *model, size_t size, const OrtSessionOptions *options, OrtSession **out) {
+    const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    return api ? api->CreateSessionFromArray(env, model, size, options, out) : made_status(1);
+}
+
+OrtStatus *adapter_from_file(const char *path, OrtAllocator *allocator, OrtLoraAdapter **out) {
+    const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    size_t size = 0;
+    char text[LONGEST_PATH + 64];
+    if (!api)
+        return made_status(1);
+    void *adapter = path ? read_file(path, &size) : NULL;
+    if (!adapter) {
+        snprintf(text, sizeof text, "cannot read the adapter %.*s: %s", LONGEST_PATH, path ? path : "(no path)", strerror(errno));
+        return api->CreateStatus(ORT_INVALID_ARGUMENT, text);
+    }
+    OrtStatus *status = api->CreateLoraAdapterFromArray(adapter, size, allocator, out);
+    free(adapter);
+    return status;
+}
+
+/* An environment as the struct says, by the function that says as much. */
+OrtStatus *env_with(const OrtEnvCreationOptions *options, OrtEnv **out) {
+    const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    if (!api)
+        return made_status(1);
+    if (!options || !options->log_id || !out)
+        return api->CreateStatus(ORT_INVALID_ARGUMENT, "an environment needs options with a log id, and a place for it");
+    if (options->config_entries)
+        return made_status(2);
+    OrtLoggingLevel level = (OrtLoggingLevel)options->logging_severity_level;
+    OrtLoggingFunction log = options->custom_logging_function;
+    void *param = options->custom_logging_param;
+    if (log && options->threading_options)
+        return api->CreateEnvWithCustomLoggerAndGlobalThreadPools(log, param, level, options->log_id, options->threading_options, out);
+    if (log)
+        return api->CreateEnvWithCustomLogger(log, param, level, options->log_id, out);
+    if (options->threading_options)
+        return api->CreateEnvWithGlobalThreadPools(level, options->log_id, options->threading_options, out);
+    return api->CreateEnv(level, options->log_id, out);
 }

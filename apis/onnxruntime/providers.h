@@ -14,6 +14,10 @@ OrtStatus *OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionOptions *optio
  * ends; what the name of its profile has behind the application's prefix; the end of the profile. */
 OrtStatus *aviary_onnxruntime_create_session(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options,
                                              const void *external, size_t external_size, uint32_t saves, OrtSession **out);
+/* What the library says behind "Load model from PATH failed:" of a model that it cannot load; empty if that is not why there is no
+ * session. */
+OrtStatus *aviary_onnxruntime_load_error(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options, char *to,
+                                         size_t room);
 OrtStatus *aviary_onnxruntime_saved_file(const OrtSession *session, uint32_t which, uint8_t *to, size_t room, size_t *size);
 OrtStatus *aviary_onnxruntime_profile_ending(const OrtSession *session, char *to, size_t room);
 OrtStatus *aviary_onnxruntime_end_profile(OrtSession *session);

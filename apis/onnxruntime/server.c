@@ -183,6 +183,7 @@ static OrtStatus *tell_shape(const OrtApi *api, const OrtTensorTypeAndShapeInfo 
     to->element_type = (int32_t)type;
     to->rank = (uint32_t)rank;
     to->elements = elements;
+    to->element_bytes = (uint32_t)element_bytes(type);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "external.h"
@@ -118,4 +119,50 @@ static OrtStatus *create_session(const OrtEnv *env, const void *model, size_t mo
 
 void *create_session_function(void) {
     return (void *)(uintptr_t)create_session;
+}
+
+/* Bytes of the model into a file without a name; -1 if there is none. */
+static int file_of(const void *model, size_t bytes) {
+    int file = memfd_create("model", MFD_CLOEXEC);
+    size_t written = 0;
+    while (file >= 0 && written < bytes) {
+        ssize_t more = write(file, (const char *)model + written, bytes - written);
+        if (more <= 0) {
+            close(file);
+            return -1;
+        }
+        written += (size_t)more;
+    }
+    return file;
+}
+
+/* Of a model in memory the library does not say whether loading it or a later step has failed, and what it says differs. So one that
+ * has failed is loaded again, from a file. */
+static OrtStatus *load_error(const OrtEnv *env, const void *model, size_t bytes, const OrtSessionOptions *options, char *to, size_t room) {
+    const OrtApi *api = vendor_api();
+    OrtSession *session = NULL;
+    char path[32], begin[64];
+    if (!to || room == 0)
+        return NULL;
+    to[0] = 0;
+    int file = file_of(model, bytes);
+    if (file < 0)
+        return NULL;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    snprintf(begin, sizeof begin, "Load model from %s failed:", path);
+    OrtStatus *status = api->CreateSession(env, path, options, &session);
+    const char *text = status ? api->GetErrorMessage(status) : "";
+    /* It names the file where it could not read it. */
+    if (!strncmp(text, begin, strlen(begin)) && !strstr(text + strlen(begin), path))
+        snprintf(to, room, "%s", text + strlen(begin));
+    if (status)
+        api->ReleaseStatus(status);
+    if (session)
+        api->ReleaseSession(session);
+    close(file);
+    return NULL;
+}
+
+void *load_error_function(void) {
+    return (void *)(uintptr_t)load_error;
 }

@@ -98,3 +98,28 @@ void note_memory(const char *name, OrtMemoryInfo *const *to) {
     if (told)
         *told = (struct told_memory){.known = 1, .device = OrtMemoryInfoDeviceType_CPU};
 }
+
+/* The address of one element of a tensor. */
+OrtStatus *tensor_at(OrtValue *value, const int64_t *place, size_t count, void **to) {
+    const OrtApi *api = OrtGetApiBase()->GetApi(ORT_API_VERSION);
+    const struct told_tensor *told = metadata(struct told_tensor, value);
+    uint64_t at = 0;
+    char *data = NULL;
+    if (!api)
+        return made_status(1);
+    if (!told || !told->known || !to)
+        return made_status(2);
+    if (!told->element_bytes)
+        return api->CreateStatus(ORT_INVALID_ARGUMENT, "this API does not support strings");
+    if (count != told->rank)
+        return api->CreateStatus(ORT_INVALID_ARGUMENT, "location dimensions do not match shape size");
+    for (size_t i = 0; i < count; i++) {
+        if (place[i] < 0 || place[i] >= told->shape[i])
+            return api->CreateStatus(ORT_INVALID_ARGUMENT, "invalid location range");
+        at = at * (uint64_t)told->shape[i] + (uint64_t)place[i];
+    }
+    OrtStatus *status = api->GetTensorMutableData(value, (void **)&data);
+    if (!status)
+        *to = data + at * told->element_bytes;
+    return status;
+}

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes models whose weights are in other files: FOLDER/model.onnx, FOLDER/nested.onnx, FOLDER/weights/w.bin, FOLDER/b.bin.
+"""Writes models whose weights are in other files: FOLDER/model.onnx, FOLDER/nested.onnx, FOLDER/weights/w.bin, FOLDER/b.bin; and
+two that make no session: FOLDER/foreign.onnx has an operator that nothing declares, FOLDER/kernel.onnx one without an implementation.
 
 The first computes out = in + w + b + c: COUNT floats, of which w and b are in files (w behind 4,096 bytes of zeros), and c is a
 number in the model. The second computes the same; w is the main graph's, b an initializer of a branch in a branch, and a branch that
@@ -41,9 +42,9 @@ def external(name: str, count: int, location: str, offset: int) -> bytes:
     return tensor(name, count, places + field(14, 1))
 
 
-def value(name: str, count: int) -> bytes:
+def value(name: str, count: int, kind: int = 1) -> bytes:
     shape = field(1, field(1, count))
-    return field(1, name) + field(2, field(1, field(1, 1) + field(2, shape)))
+    return field(1, name) + field(2, field(1, field(1, kind) + field(2, shape)))
 
 
 def node(kind: str, inputs: list[str], output: str, more: bytes = b"") -> bytes:
@@ -93,6 +94,11 @@ def nested(count: int) -> bytes:
     ]))
 
 
+def of_one(operator: bytes, count: int, kind: int, more: bytes = b"") -> bytes:
+    graph = field(1, operator) + field(2, "one") + field(11, value("in", count, kind)) + field(12, value("out", count, kind))
+    return model_of(graph) + more
+
+
 def main() -> None:
     folder, count = sys.argv[1], int(sys.argv[2])
     os.makedirs(os.path.join(folder, "weights"), exist_ok=True)
@@ -116,6 +122,10 @@ def main() -> None:
         file.write(model_of(graph))
     with open(os.path.join(folder, "nested.onnx"), "wb") as file:
         file.write(nested(count))
+    with open(os.path.join(folder, "foreign.onnx"), "wb") as file:
+        file.write(of_one(node("Weird", ["in"], "out", field(7, "my")), count, 1, field(8, field(1, "my") + field(2, 1))))
+    with open(os.path.join(folder, "kernel.onnx"), "wb") as file:
+        file.write(of_one(node("Erf", ["in"], "out"), count, 2))
 
 
 main()
