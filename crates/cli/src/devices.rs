@@ -8,7 +8,7 @@ use crate::fpga::own_libraries;
 use crate::operate::terminal::{end_with_reader, say};
 use crate::operate::which_node::WhichNode;
 use anyhow::Context;
-use aviary_node::{GrantReport, Request, TenantReport, ask, fits};
+use aviary_node::{DeviceLister, GrantReport, Request, TenantReport, ask, fits};
 use aviary_server::process::DeviceFacts;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -150,7 +150,28 @@ pub fn run(command: &DevicesCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// For a node's admin socket: as `--json` prints them, without what the node has given away.
+pub fn lister(search: Vec<PathBuf>) -> DeviceLister {
+    DeviceLister::new(move || {
+        let listed = apis::all(&search).map_err(anyhow::Error::from);
+        let listed = listed.and_then(|apis| on_machine(&apis.into_values().collect::<Vec<_>>()));
+        let value = listed.and_then(|devices| Ok(serde_json::to_value(devices)?));
+        value.map_err(|error| format!("{error:#}"))
+    })
+}
+
 fn list(apis: &[Api], command: &DevicesCommand) -> anyhow::Result<Vec<DeviceLine>> {
+    let mut devices = on_machine(apis)?;
+    let socket = command.node.socket();
+    let grants: Option<Vec<GrantReport>> = ask(&socket, &Request::Grants).ok();
+    let tenants: Option<Vec<TenantReport>> = ask(&socket, &Request::Tenants).ok();
+    if let (Some(grants), Some(tenants)) = (grants, tenants) {
+        devices.iter_mut().for_each(|device| device.node = Some(use_of(&device.name, &grants, &tenants)));
+    }
+    Ok(devices)
+}
+
+fn on_machine(apis: &[Api]) -> anyhow::Result<Vec<DeviceLine>> {
     let own = own_libraries(apis);
     let children: Vec<(&Api, Child)> = apis
         .iter()
@@ -163,12 +184,6 @@ fn list(apis: &[Api], command: &DevicesCommand) -> anyhow::Result<Vec<DeviceLine
     }
     for device in &mut devices {
         device.numa = device.pci.as_deref().and_then(numa_of);
-    }
-    let socket = command.node.socket();
-    let grants: Option<Vec<GrantReport>> = ask(&socket, &Request::Grants).ok();
-    let tenants: Option<Vec<TenantReport>> = ask(&socket, &Request::Tenants).ok();
-    if let (Some(grants), Some(tenants)) = (grants, tenants) {
-        devices.iter_mut().for_each(|device| device.node = Some(use_of(&device.name, &grants, &tenants)));
     }
     Ok(devices)
 }

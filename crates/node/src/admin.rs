@@ -59,6 +59,8 @@ pub enum Request {
     /// Make a tenant, or change it.
     Grant(Box<GrantRequest>),
     Grants,
+    /// The machine's devices, as far as they are known; who asks asks again.
+    Devices,
     /// Take a grant back, by its name; asked again, it says how far that is.
     Revoke(String),
     /// For tests: the move goes on that waits where its request said.

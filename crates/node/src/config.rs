@@ -2,6 +2,7 @@
 
 use crate::attach::throttle::usual_rate;
 use crate::cards::{CardCommand, CardSettings};
+use crate::devices::DeviceLister;
 use crate::gateways::GatewayCommand;
 use crate::grants::request::GrantStep;
 use crate::log::Level;
@@ -176,6 +177,8 @@ pub struct NodeConfig {
     pub relay: RelayCommand,
     /// Makes the keys of grants whose guests are carried; `None`: there are no such grants.
     pub key_maker: Option<KeyMaker>,
+    /// Lists the devices of the machine; `None`: the node does not say which there are.
+    pub device_lister: Option<DeviceLister>,
     /// For tests: where the node ends when it makes or takes back a grant.
     pub test_end_at: Option<GrantStep>,
     pub log: Level,
@@ -220,6 +223,7 @@ impl NodeConfig {
             grants: None,
             relay: RelayCommand::own(),
             key_maker: None,
+            device_lister: None,
             test_end_at: None,
             log: Level::Info,
         }

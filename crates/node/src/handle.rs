@@ -23,6 +23,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
+    time::Instant,
 };
 
 /// A running node. Dropping it ends all its sessions and removes its sockets.
@@ -242,6 +243,10 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
         }
         Request::Grant(request) => json(serde_json::to_value(core.grant(&request).map_err(|error| error.to_string())?)),
         Request::Grants => json(serde_json::to_value(core.grants())),
+        Request::Devices => match &core.config.device_lister {
+            Some(lister) => json(serde_json::to_value(lister.answer(Instant::now()))),
+            None => Err("this node does not list devices".to_owned()),
+        },
         Request::Revoke(name) => json(serde_json::to_value(core.revoke(&name).map_err(|error| error.to_string())?)),
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }

@@ -12,6 +12,7 @@ use crate::daemons::descriptors::raise_descriptor_limit;
 use crate::daemons::notify::{self, Word};
 use crate::daemons::remote::{NodeAddress, ServeArgs};
 use crate::daemons::signals::Signals;
+use crate::devices;
 use crate::fpga::own_libraries;
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
@@ -343,6 +344,7 @@ fn configure_processes(config: &mut NodeConfig, command: &ServeCommand, file: &F
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.iter().cloned().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
+    config.device_lister = Some(devices::lister(config.modules.clone()));
     config.pass_environment =
         command.pass_environment.iter().cloned().chain(file.pass_environment.iter().cloned()).collect();
     config.movable = file.movable.unwrap_or(config.movable);
