@@ -1,0 +1,176 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	acmeta "k8s.io/client-go/applyconfigurations/meta/v1"
+	ac "k8s.io/client-go/applyconfigurations/resource/v1"
+
+	"aviary.dev/kubernetes/internal/claims"
+)
+
+const answerPoll = 50 * time.Millisecond
+
+// Field managers of a claim's status. Each node has its own, so that none takes away what another one has written.
+func (d *Driver) manager(what string) string { return "aviary-" + what + "-" + d.Node }
+
+// grantRemote asks the node that has the devices for a grant for a key of this node's, and makes a grant whose guests are carried
+// there. Nothing secret leaves this node.
+func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, error) {
+	far, err := d.published(ctx, plan)
+	if err != nil {
+		return nil, err
+	}
+	apis := far.apis
+	if plan.Config.APIs != nil {
+		apis = plan.Config.APIs
+	}
+	if err := d.step("grant"); err != nil {
+		return nil, err
+	}
+	report, err := d.node.Grant(ctx, plan.Relay(d.folder(plan.UID), far.address, far.pin))
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", d.Node, err)
+	}
+	if report.Via == nil || report.Via.Key == "" {
+		return nil, fmt.Errorf("node %s has made no key for claim %s", d.Node, plan.UID)
+	}
+	if err := d.step("ask"); err != nil {
+		return nil, err
+	}
+	return apis, d.ask(ctx, plan, report.Via.Key)
+}
+
+// published is what the slices of a pool say about where its node is.
+func (d *Driver) published(ctx context.Context, plan *claims.Plan) (*place, error) {
+	slices, err := d.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + claims.Driver})
+	if err != nil {
+		return nil, err
+	}
+	for _, slice := range slices.Items {
+		if slice.Spec.Driver != claims.Driver || slice.Spec.Pool.Name != plan.Pool {
+			continue
+		}
+		for _, device := range slice.Spec.Devices {
+			if device.Name == plan.Parts[0].Device {
+				return placeOf(&device, plan.Pool)
+			}
+		}
+	}
+	return nil, fmt.Errorf("node %s does not publish device %s any more", plan.Pool, plan.Parts[0].Device)
+}
+
+// ask writes the key into the claim's status, and waits for the answer of the devices' node.
+func (d *Driver) ask(ctx context.Context, plan *claims.Plan, key string) error {
+	data, err := json.Marshal(claims.NewAccess(key))
+	if err != nil {
+		return err
+	}
+	claim, err := d.client.ResourceV1().ResourceClaims(plan.Namespace).Get(ctx, plan.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if claims.KeyOf(claim, plan) != key {
+		status := d.entry(plan.Parts[0]).WithData(runtime.RawExtension{Raw: data})
+		if err := d.apply(ctx, plan, "pod", status); err != nil {
+			return err
+		}
+	}
+	deadline := time.Now().Add(d.Patience)
+	for {
+		claim, err := d.known(ctx, plan)
+		if err != nil {
+			return err
+		}
+		if status := claims.StatusOf(claim, plan.Parts[0]); status != nil {
+			ready := meta.FindStatusCondition(status.Conditions, claims.Ready)
+			if ready != nil && strings.HasSuffix(ready.Message, key) {
+				if ready.Status == metav1.ConditionTrue {
+					return nil
+				}
+				return fmt.Errorf("node %s refuses the claim: %s", plan.Pool, strings.TrimSuffix(ready.Message, " key "+key))
+			}
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("node %s, which has the device, has not answered within %s: is its plugin running?", plan.Pool, d.Patience)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s, which has the device, has not answered: %w", plan.Pool, ctx.Err())
+		case <-time.After(answerPoll):
+		}
+	}
+}
+
+// known is a claim as it was last seen.
+func (d *Driver) known(ctx context.Context, plan *claims.Plan) (*resourceapi.ResourceClaim, error) {
+	d.mutex.Lock()
+	lister := d.claims
+	d.mutex.Unlock()
+	var claim *resourceapi.ResourceClaim
+	var err error
+	if lister != nil {
+		claim, err = lister.ResourceClaims(plan.Namespace).Get(plan.Name)
+	}
+	if lister == nil || apierrors.IsNotFound(err) {
+		claim, err = d.client.ResourceV1().ResourceClaims(plan.Namespace).Get(ctx, plan.Name, metav1.GetOptions{})
+	}
+	if err == nil && string(claim.UID) != plan.UID {
+		err = fmt.Errorf("claim %s/%s is another one now", plan.Namespace, plan.Name)
+	}
+	return claim, err
+}
+
+func (d *Driver) entry(part claims.Part) *ac.AllocatedDeviceStatusApplyConfiguration {
+	status := ac.AllocatedDeviceStatus().WithDriver(claims.Driver).WithPool(part.Pool).WithDevice(part.Device)
+	if part.ShareID != nil {
+		status = status.WithShareID(string(*part.ShareID))
+	}
+	return status
+}
+
+// apply writes one entry of a claim's status, of this claim and of none that has its name later.
+func (d *Driver) apply(ctx context.Context, plan *claims.Plan, what string, status *ac.AllocatedDeviceStatusApplyConfiguration) error {
+	whole := ac.ResourceClaim(plan.Name, plan.Namespace).WithUID(types.UID(plan.UID)).
+		WithStatus(ac.ResourceClaimStatus().WithDevices(status))
+	_, err := d.client.ResourceV1().ResourceClaims(plan.Namespace).ApplyStatus(ctx, whole,
+		metav1.ApplyOptions{FieldManager: d.manager(what), Force: true})
+	return err
+}
+
+// tellReady answers the node of the pod.
+func (d *Driver) tellReady(ctx context.Context, claim *resourceapi.ResourceClaim, plan *claims.Plan, key string, refusal error) error {
+	state, reason, message := metav1.ConditionTrue, "Granted", "granted to"
+	if refusal != nil {
+		state, reason, message = metav1.ConditionFalse, "Refused", refusal.Error()
+	}
+	message += " key " + key
+	part := plan.Parts[0]
+	for _, one := range plan.Parts {
+		if status := claims.StatusOf(claim, one); status != nil && status.Data != nil {
+			part = one
+			ready := meta.FindStatusCondition(status.Conditions, claims.Ready)
+			if ready != nil && ready.Status == state && ready.Message == message {
+				return nil
+			}
+		}
+	}
+	condition := acmeta.Condition().WithType(claims.Ready).WithStatus(state).WithReason(reason).WithMessage(message).
+		WithLastTransitionTime(metav1.Now())
+	err := d.apply(ctx, plan, "device", d.entry(part).WithConditions(condition))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
