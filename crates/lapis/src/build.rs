@@ -190,8 +190,8 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
             "ioctls": sandbox.ioctls,
         })),
         "policy": model.policy.as_ref().map(|_| POLICY),
-        // Resources that a node's configuration may name.
-        "functions": model.functions.iter().map(|f| &f.name).collect::<Vec<_>>(),
+        // Functions and resources that a node's configuration may name.
+        "functions": model.functions.iter().filter(|f| f.on_behalf_of.is_empty()).map(|f| &f.name).collect::<Vec<_>>(),
         "resources": model.resources.iter().map(|r| &r.name).collect::<Vec<_>>(),
         "device_resources": model.resources.iter().filter(|r| r.devices.is_some()).map(|r| &r.name).collect::<Vec<_>>(),
     });

@@ -37,6 +37,8 @@ pub struct ApiDescriptor {
 
 pub struct FunctionInfo {
     pub name: &'static str,
+    /// The functions for which the guest calls it: what a tenant may do is said of those.
+    pub on_behalf_of: &'static [&'static str],
     pub handler: Handler,
     /// Its calls may have to be made again where the session moves.
     pub replayable: bool,

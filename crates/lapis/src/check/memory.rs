@@ -123,7 +123,7 @@ fn freeing(model: &Model, function: &Function, plan: &Plan, diagnostics: &mut Ve
     }
 }
 
-/// The functions that end memory exist.
+/// The functions that end memory exist, and those on whose behalf others are called.
 pub fn named(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     let find = |name: &str| model.functions.iter().find(|f| f.name == name && f.support == Support::Remote);
     for named in model.freed.iter().flat_map(|group| &group.functions) {
@@ -136,6 +136,14 @@ pub fn named(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         }
     }
     for function in &model.functions {
+        let known = |name: &str| model.functions.iter().any(|f| f.name == name && f.support != Support::Unsupported);
+        for named in function.on_behalf_of.iter().filter(|named| !known(&named.name) || named.name == function.name) {
+            diagnostics.push(
+                Diagnostic::error(named.span, format!("`{}` is no other function of the API", named.name))
+                    .label("no rule would be about it")
+                    .help("name the function that the application calls: `function` or `table.member`"),
+            );
+        }
         function.each_plan(&mut |plan| {
             let Lifetime::OwnedUntil(named) = &plan.lifetime else { return };
             if find(&named.name).is_none() {

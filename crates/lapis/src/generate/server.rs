@@ -130,7 +130,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
         let (waits, late, blocker) = (f.waits, f.late.is_some(), option_text(blocker(model, f)));
-        quote!(FunctionInfo { name: #name, handler: aviary_server::handler(#handler), replayable: #recorded, waits: #waits, late: #late, blocker: #blocker })
+        let behalf = f.on_behalf_of.iter().map(|named| &named.name);
+        quote!(FunctionInfo { name: #name, on_behalf_of: &[#(#behalf),*], handler: aviary_server::handler(#handler), replayable: #recorded, waits: #waits, late: #late, blocker: #blocker })
     });
     let handle_types = handle_types(model);
     let resources = model.resources.iter().map(|r| {

@@ -1,6 +1,7 @@
 //! Functions of the API.
 
 use super::expressions::Expr;
+use super::memory::FunctionName;
 use super::plans::{Kind, Plan, Rule};
 use super::types::{Signature, Sized, Type};
 use crate::syntax::source::Span;
@@ -91,6 +92,8 @@ pub struct Function {
     pub after_server: Vec<Guarded>,
     /// Server expression evaluated where an asynchronous call was refused or failed.
     pub late: Option<Expr>,
+    /// The functions for which the guest calls it: what tenants may do is said of those.
+    pub on_behalf_of: Vec<FunctionName>,
     /// Its calls are kept for the session, the thread, or the object that is current there.
     pub records: Vec<StateRecord>,
     /// Server expressions whose values must come out equal when the call is made again.

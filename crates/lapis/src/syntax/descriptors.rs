@@ -114,6 +114,7 @@ pub const ALL: &[Info] = &[
     with("finally", FUNCTION, (1, 1), "finally(e)"),
     with("after_server", FUNCTION, (1, 1), "after_server(e)"),
     with("late", FUNCTION, (1, 1), "late(e)"),
+    with("on_behalf_of", FUNCTION, (1, usize::MAX), "on_behalf_of(function, ...)"),
     scope("argument", FUNCTION, (1, 1), "argument(name) { ... }"),
     scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),
     scope("element", VALUE, (0, 0), "element { ... }"),

@@ -84,6 +84,16 @@ fn memory_is_described_where_it_comes_and_goes() {
         ),
         ("last", "last(void) { return_value { string; owned_until(none); } }", "`none` is no function of the API"),
         (
+            "last",
+            "last(void) { on_behalf_of(none); return_value { string; } }",
+            "`none` is no other function of the API",
+        ),
+        (
+            "last",
+            "last(void) { on_behalf_of(last); return_value { string; } }",
+            "`last` is no other function of the API",
+        ),
+        (
             "data",
             "data(thing t, void **out) { argument(out) { out; element { resident(8); } } }",
             "whose memory is this?",

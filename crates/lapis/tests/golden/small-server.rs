@@ -39,6 +39,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     functions: &[
         FunctionInfo {
             name: "vector_create",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_0),
             replayable: true,
             waits: false,
@@ -47,6 +48,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_append",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_1),
             replayable: true,
             waits: false,
@@ -55,6 +57,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_read",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_2),
             replayable: true,
             waits: false,
@@ -63,6 +66,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_visit",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_3),
             replayable: true,
             waits: false,
@@ -71,6 +75,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_clone",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_4),
             replayable: true,
             waits: false,
@@ -79,6 +84,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_of",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_5),
             replayable: true,
             waits: false,
@@ -87,6 +93,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_capacity",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_6),
             replayable: true,
             waits: false,
@@ -95,6 +102,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_view",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_7),
             replayable: true,
             waits: false,
@@ -103,6 +111,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_square",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_8),
             replayable: true,
             waits: false,
@@ -111,6 +120,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_rows",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_9),
             replayable: true,
             waits: false,
@@ -119,6 +129,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_tag",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_10),
             replayable: true,
             waits: false,
@@ -127,6 +138,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "vector_destroy",
+            on_behalf_of: &[],
             handler: aviary_server::handler(handle_11),
             replayable: true,
             waits: false,

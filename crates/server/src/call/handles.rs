@@ -1,4 +1,5 @@
-//! The objects that a call uses: from the ids in the request to native values that stay until the call is over.
+//! The objects that a call uses: from the ids in the request to native values that stay until the call is over. And what its
+//! reply tells of new ones.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,10 +11,41 @@ use crate::api::Reject;
 use crate::handles::{Busy, Exclusive, Unusable};
 use crate::session::Session;
 
+/// What the reply says of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mentioned {
+    Nothing,
+    Known,
+    New,
+}
+
+impl Mentioned {
+    /// True if the guest has a handle of it.
+    pub fn is_any(self) -> bool {
+        self != Mentioned::Nothing
+    }
+}
+
 impl Call {
     /// The native value of a handle.
     pub fn handle(&mut self, ty: u32) -> Result<u64, Reject> {
         Ok(self.use_handle(ty)?.1)
+    }
+
+    /// Where the specification's function writes what the guest is to know of the object just mentioned: zeroed memory of `n`
+    /// bytes; NULL if the guest knows the object already.
+    pub fn told_object(&mut self, mentioned: Mentioned, n: usize) -> *mut u8 {
+        if mentioned == Mentioned::New { self.scratch(n) } else { std::ptr::null_mut() }
+    }
+
+    /// What was written there.
+    ///
+    /// # Safety
+    /// `told` is what [`Call::told_object`] answered for `n`.
+    pub unsafe fn reply_told(&mut self, told: *const u8, n: usize) {
+        // SAFETY: the caller's promise.
+        let bytes = (!told.is_null()).then(|| unsafe { std::slice::from_raw_parts(told, n) });
+        self.reply.body.optional_bytes(bytes);
     }
 
     /// A handle that this call releases, or ends whatever its count (`all`).

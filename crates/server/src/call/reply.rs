@@ -7,6 +7,7 @@ use aviary_transport::{copy_changes, mask_bytes};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
 use crate::api::{CurrentObject, ExplicitState, Poll, Reject, Role, name_of};
+use crate::call::handles::Mentioned;
 use crate::call::{Call, HandleMark, Transfer};
 use crate::handles::Published;
 use crate::session::Session;
@@ -19,21 +20,6 @@ const UNWRITTEN: u64 = u64::MAX;
 mod mapped {
     pub const IN_ARENA: u64 = 1;
     pub const ELSEWHERE: u64 = 2;
-}
-
-/// What the reply says of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mentioned {
-    Nothing,
-    Known,
-    New,
-}
-
-impl Mentioned {
-    /// True if the guest has a handle of it.
-    pub fn is_any(self) -> bool {
-        self != Mentioned::Nothing
-    }
 }
 
 impl Call {
@@ -168,22 +154,6 @@ impl Call {
         }
         self.reply.body.word(id);
         Mentioned::New
-    }
-
-    /// Where the specification's function writes what the guest is to know of the object just mentioned: zeroed memory of `n`
-    /// bytes; NULL if the guest knows the object already.
-    pub fn told_object(&mut self, mentioned: Mentioned, n: usize) -> *mut u8 {
-        if mentioned == Mentioned::New { self.scratch(n) } else { std::ptr::null_mut() }
-    }
-
-    /// What was written there.
-    ///
-    /// # Safety
-    /// `told` is what [`Call::told_object`] answered for `n`.
-    pub unsafe fn reply_told(&mut self, told: *const u8, n: usize) {
-        // SAFETY: the caller's promise.
-        let bytes = (!told.is_null()).then(|| unsafe { std::slice::from_raw_parts(told, n) });
-        self.reply.body.optional_bytes(bytes);
     }
 
     pub fn reply_unwritten_handle(&mut self) {

@@ -26,6 +26,7 @@ static API: ApiDescriptor = ApiDescriptor {
     libraries: &[],
     functions: &[FunctionInfo {
         name: "add",
+        on_behalf_of: &[],
         handler: handler(add),
         replayable: false,
         waits: false,

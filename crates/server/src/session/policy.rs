@@ -2,7 +2,7 @@
 
 use aviary_gate::{DEVICE_NAME_BYTES, fits};
 
-use crate::api::ApiDescriptor;
+use crate::api::{ApiDescriptor, FunctionInfo};
 use aviary_control::Assignment;
 
 /// The tenant of a session and its limits, for the gate and the log.
@@ -28,7 +28,7 @@ impl Policy {
         let listed = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
         let denies =
             |name: &str| listed(&rule.deny, name) || rule.allow.as_ref().is_some_and(|allowed| !listed(allowed, name));
-        let denied: Box<[bool]> = api.functions.iter().map(|function| denies(function.name)).collect();
+        let denied: Box<[bool]> = api.functions.iter().map(|function| refused(function, denies)).collect();
         let only_devices = only_some(config.only_devices.clone());
         let private_node = config.private;
         let (privileged, denied) = (rule.privileged.clone(), denied.contains(&true).then_some(denied));
@@ -57,6 +57,14 @@ impl Policy {
     }
 }
 
+/// A function that the guest calls for others is refused where each of them is.
+fn refused(function: &FunctionInfo, denies: impl Fn(&str) -> bool) -> bool {
+    match function.on_behalf_of {
+        [] => denies(function.name),
+        others => others.iter().all(|name| denies(name)),
+    }
+}
+
 /// A list of all devices is none.
 fn only_some(devices: Option<Vec<String>>) -> Option<Vec<String>> {
     devices.filter(|names| !names.iter().any(|name| name == "*"))
@@ -69,6 +77,28 @@ mod tests {
     fn with(only_devices: Option<&[&str]>) -> Policy {
         let only_devices = only_devices.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         Policy { only_devices: only_some(only_devices), ..Policy::default() }
+    }
+
+    #[test]
+    fn rules_are_about_the_functions_that_the_application_calls() {
+        let function = |name, on_behalf_of| FunctionInfo {
+            name,
+            on_behalf_of,
+            handler: crate::handler(|_| Ok(())),
+            replayable: false,
+            waits: false,
+            late: false,
+            blocker: None,
+        };
+        let (own, one, two) = (function("a", &[]), function("a_part", &["a"]), function("part", &["a", "b"]));
+        for (denied, expected) in [
+            (&["a"][..], [true, true, false]),
+            (&["b"], [false; 3]),
+            (&["a", "b"], [true; 3]),
+            (&["a_part", "part"], [false; 3]),
+        ] {
+            assert_eq!([&own, &one, &two].map(|f| refused(f, |name| denied.contains(&name))), expected, "{denied:?}");
+        }
     }
 
     #[test]

@@ -30,6 +30,7 @@ static API: ApiDescriptor = ApiDescriptor {
     functions: &[
         FunctionInfo {
             name: "make",
+            on_behalf_of: &[],
             handler: handler(make),
             replayable: false,
             waits: false,
@@ -38,6 +39,7 @@ static API: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "use",
+            on_behalf_of: &[],
             handler: handler(work),
             replayable: false,
             waits: false,
@@ -46,6 +48,7 @@ static API: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "end",
+            on_behalf_of: &[],
             handler: handler(end),
             replayable: false,
             waits: false,
@@ -54,6 +57,7 @@ static API: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "other",
+            on_behalf_of: &[],
             handler: handler(other),
             replayable: false,
             waits: false,
@@ -62,6 +66,7 @@ static API: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "make_copied",
+            on_behalf_of: &[],
             handler: handler(make_copied),
             replayable: false,
             waits: false,
@@ -70,6 +75,7 @@ static API: ApiDescriptor = ApiDescriptor {
         },
         FunctionInfo {
             name: "use_copied",
+            on_behalf_of: &[],
             handler: handler(work_copied),
             replayable: false,
             waits: false,

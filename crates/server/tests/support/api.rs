@@ -49,7 +49,15 @@ pub const BOUND: u32 = 31;
 pub const POINT: u32 = 32;
 
 const fn function(name: &'static str, function: HandlerFunction) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(function), replayable: false, waits: false, late: false, blocker: None }
+    FunctionInfo {
+        name,
+        on_behalf_of: &[],
+        handler: handler(function),
+        replayable: false,
+        waits: false,
+        late: false,
+        blocker: None,
+    }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -76,6 +84,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("hog", hog),
         FunctionInfo {
             name: "restore",
+            on_behalf_of: &[],
             handler: handler(restore),
             replayable: true,
             waits: false,

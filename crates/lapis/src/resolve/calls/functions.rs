@@ -184,6 +184,7 @@ impl<'a> Resolver<'a> {
             finally: Vec::new(),
             after_server: Vec::new(),
             late: None,
+            on_behalf_of: Vec::new(),
             records: Vec::new(),
             same: Vec::new(),
             stateless: None,

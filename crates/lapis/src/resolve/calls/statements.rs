@@ -74,6 +74,10 @@ impl<'a> Resolver<'a> {
                 self.unconditional(d, condition);
                 function.late = single(self);
             }
+            "on_behalf_of" => {
+                self.unconditional(d, condition);
+                function.on_behalf_of = d.arguments.iter().flatten().filter_map(|a| self.function_named(a)).collect();
+            }
             // Under a condition too: flushing more often than asked changes nothing but speed.
             "flush" => function.flush = true,
             "require" => {

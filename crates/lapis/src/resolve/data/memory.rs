@@ -95,7 +95,7 @@ impl Resolver<'_> {
     }
 
     /// `f` or `table.f`. Functions are not known yet: `check` finds those that do not exist.
-    fn function_named(&mut self, argument: &Argument) -> Option<FunctionName> {
+    pub(in crate::resolve) fn function_named(&mut self, argument: &Argument) -> Option<FunctionName> {
         let named = match argument {
             Argument::Expr(AstExpr { kind: AstExprKind::Name(name), span }) => Some((name.clone(), *span)),
             Argument::Expr(AstExpr { kind: AstExprKind::Member(table, name), span }) => match &table.kind {

@@ -37,7 +37,15 @@ pub const UNWRITTEN: u64 = 404;
 pub const WATCH_KIND: u32 = 7777;
 
 const fn function(name: &'static str, handler_of: HandlerFunction, replayable: bool) -> FunctionInfo {
-    FunctionInfo { name, handler: handler(handler_of), replayable, waits: false, late: false, blocker: None }
+    FunctionInfo {
+        name,
+        on_behalf_of: &[],
+        handler: handler(handler_of),
+        replayable,
+        waits: false,
+        late: false,
+        blocker: None,
+    }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
@@ -68,6 +76,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("forgotten", forgotten, true),
         FunctionInfo {
             name: "unexplained",
+            on_behalf_of: &[],
             handler: handler(unexplained),
             replayable: true,
             waits: false,
