@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,10 @@ impl Source {
             #[cfg(test)]
             looks: Default::default(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True if a read returns at once, with bytes or with the pipe's end.
@@ -135,11 +139,14 @@ impl Output {
     /// Sends the content of a pipe. False: the pipe has ended.
     fn take(&self, outbox: &Outbox, at: usize) -> bool {
         let Some(source) = &self.sources[at] else { return false };
-        let _reading = source.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _reading = source.lock();
         // Another reader may have emptied it.
-        if !source.is_ready() {
-            return true;
-        }
+        !source.is_ready() || self.pass(outbox, at)
+    }
+
+    /// Sends what a read of the pipe answers at once. With its lock.
+    fn pass(&self, outbox: &Outbox, at: usize) -> bool {
+        let Some(source) = &self.sources[at] else { return false };
         let mut bytes = [0; READ_BYTES];
         match (&source.pipe).read(&mut bytes) {
             Ok(0) | Err(_) => false,
@@ -156,6 +163,8 @@ impl Output {
             }
             return;
         };
+        // A follower that has read from a pipe queues that first. Nobody else takes both locks.
+        let _reading = (first.lock(), second.lock());
         #[cfg(test)]
         first.looks.fetch_add(1, Ordering::Relaxed);
         let mut both = [&first.pipe, &second.pipe].map(|pipe| PollFd::new(pipe, PollFlags::IN));
@@ -164,7 +173,7 @@ impl Output {
         }
         let ready = both.map(|pipe| !pipe.revents().is_empty());
         for at in (0..ready.len()).filter(|at| ready[*at]) {
-            self.take(outbox, at);
+            self.pass(outbox, at);
         }
     }
 
@@ -276,6 +285,24 @@ mod tests {
         stderr.write_all(b"another").unwrap();
         output.flush(&outbox);
         assert_eq!(queued(&outbox), [b"another"]);
-        assert_eq!(looks(), 5 + 3 + 2);
+        assert_eq!(looks(), 5 + 1 + 1);
+    }
+
+    #[test]
+    fn a_reply_waits_for_output_that_was_read_and_is_not_queued_yet() {
+        let [(first, _stdout), (second, _stderr)] = [new_pipe().unwrap(), new_pipe().unwrap()];
+        let (output, outbox) = (Output::sources([Some(first), Some(second)]), Outbox::default());
+        let read = output.sources[0].as_ref().unwrap().lock();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                output.flush(&outbox);
+                outbox.message(1, b"the reply", Vec::new(), true).unwrap();
+            });
+            // Long enough for a reply that does not wait.
+            std::thread::sleep(Duration::from_millis(50));
+            outbox.message(LANES[0], b"a line", Vec::new(), true).unwrap();
+            drop(read);
+        });
+        assert_eq!(queued(&outbox), [&b"a line"[..], b"the reply"]);
     }
 }
