@@ -86,6 +86,8 @@ int main() {
     microseconds("copy_4_in", each(200, 41, [&] { cudaMemcpy(device, &word, 4, cudaMemcpyHostToDevice); }));
     microseconds("copy_4_out", each(200, 41, [&] { cudaMemcpy(&word, device, 4, cudaMemcpyDeviceToHost); }));
     microseconds("malloc_free_1M", each(20, 21, [] { void *p; cudaMalloc(&p, 1 << 20); cudaFree(p); }));
+    // In a stream's order; what is freed is allocated again before the stream has got there.
+    microseconds("malloc_free_async_1M", each(200, 21, [] { void *p; cudaMallocAsync(&p, 1 << 20, 0); cudaFreeAsync(p, 0); }, settle));
     char *pinned, *pageable = (char *)malloc(256 << 20);
     CHECK(cudaMallocHost(&pinned, 256 << 20));
     memset(pinned, 1, 256 << 20);

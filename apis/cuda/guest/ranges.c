@@ -229,6 +229,12 @@ int cuda_is_pooled(CUdeviceptr pointer) {
     return !is_in_places(pointer) && begins_own_memory(pointer);
 }
 
+/* Memory that was allocated in the order of a stream, by its first address. */
+int cuda_is_of_pool(CUdeviceptr pointer) {
+    struct range range;
+    return is_in_places(pointer) && begins_own_memory(pointer) && find_range(pointer, &range) && range.of_pool;
+}
+
 /* Memory of cuMemAlloc, by its first address. */
 int cuda_is_placed(CUdeviceptr pointer) {
     struct range range;

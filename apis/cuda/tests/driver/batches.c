@@ -87,8 +87,6 @@ static void pools(CUstream stream)
     /* By the function for all memory. */
     MUST(cuMemFree(memory));
     TELL(cuMemFree(memory));
-    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
-    printf("used %lu\n", (unsigned long)value);
     MUST(cuMemPoolTrimTo(pool, 0));
     MUST(cuMemPoolSetAccess(pool, &access, 1));
     (void)cuMemPoolGetAccess(&flags, pool, &location);
