@@ -42,7 +42,7 @@ impl End {
         let output = Output::sinks([None, None]);
         let carrier = Carrier::relay(arena, ControlSocket::new(control.into()), output, Duration::from_secs(60));
         let link = Link::new(listener.accept().unwrap().0, None, Duration::from_secs(5)).unwrap();
-        let (reader, _) = link.split(Compression::Off, Intake::default());
+        let (reader, ..) = link.split(Compression::Off, Intake::default());
         End { carrier, reader, again: None, under_way: VecDeque::new(), messages: Vec::new(), _local: local }
     }
 

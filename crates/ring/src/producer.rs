@@ -115,6 +115,15 @@ impl Producer {
         Ok(())
     }
 
+    /// Sends one message if the ring has room for all of it now; otherwise returns false at once and writes nothing.
+    pub fn try_send(&mut self, message: &[u8]) -> Result<bool, RingError> {
+        let needed = message.len().div_ceil(PAYLOAD).max(1) * LINE;
+        if self.room() < needed {
+            self.refresh()?;
+        }
+        if self.room() < needed { Ok(false) } else { self.send(message).map(|()| true) }
+    }
+
     /// True if a message will have to wake the peer, or the peer was woken and does not run yet.
     /// The peer says so and may lie.
     pub fn peer_sleeps(&self) -> bool {

@@ -107,6 +107,24 @@ fn slow_consumer_stops_the_producer() {
 }
 
 #[test]
+fn a_full_ring_is_left_alone_at_once() {
+    let block = Block::new(128 * LINE);
+    let (mut producer, mut consumer) = ends(&block);
+    let (mut sent, mut got) = (0, Vec::new());
+    for round in 0..20 {
+        while producer.try_send(&message(sent)).unwrap() {
+            sent += 1;
+        }
+        let waiting = (0..).take_while(|_| consumer.try_receive(&mut got).unwrap()).count() as u64;
+        assert!(waiting >= 1 && got == message(sent - 1), "round {round}");
+    }
+    assert!(!producer.try_send(&[7; 129 * LINE]).unwrap(), "longer than the ring");
+    assert!(!consumer.try_receive(&mut got).unwrap(), "nothing of it was written");
+    assert!(producer.try_send(&vec![0; LIMIT + 1]).is_ok_and(|sent| !sent));
+    assert!(producer.try_send(&[]).unwrap() && consumer.try_receive(&mut got).unwrap() && got.is_empty());
+}
+
+#[test]
 fn ping_pong_loses_no_wake_up() {
     let (a, b) = (Block::new(4096), Block::new(4096));
     let ((mut tx, mut their_rx), (mut their_tx, mut rx)) = (ends(&a), ends(&b));

@@ -2,13 +2,16 @@
 //! `gateway`; [`crate::carry::life`] attaches connections to it, one after the other.
 //!
 //! Threads: one reads the network, one writes it, one reads the local control socket, and for each lane one takes messages
-//! out of the local ring and one puts arriving messages into the other ring. The network reader never waits for a lane, so
-//! a full lane does not delay others.
+//! out of the local ring and one puts arriving messages into the other ring. A call passes as few of them as possible: the
+//! thread that takes a message out of a ring sends it itself ([`crate::carry::handing::turn`]), and the network reader puts
+//! an arriving message into its ring itself, if no other waits and it has room. The network reader never waits for a lane,
+//! so a full lane does not delay others.
 //!
 //! A hostile remote peer can fill at most [`ALL_HELD`] bytes for all rings and the memory that [`Touched`] allows; beyond
 //! that its session ends. A hostile local peer can only end its own session.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -16,14 +19,18 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::take_regions;
 use aviary_transport::{
-    Arena, Consumer, ConsumerPosition, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer,
-    ProducerPosition, Side,
+    Arena, Consumer, ConsumerPosition, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, ProducerPosition,
+    Region, Side,
 };
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
 
+use crate::carry::handing::packet::Packet;
+use crate::carry::handing::queues::CREDIT_BYTES;
+use crate::carry::handing::sender::Sender;
+use crate::carry::handing::sink::Sink;
 use crate::carry::inbox::{Inbox, Parcel};
-use crate::carry::outbox::{CREDIT_BYTES, Outbox};
+use crate::carry::outbox::{Outbox, Over};
 use crate::carry::threads::thread;
 use crate::carry::touched::Touched;
 use crate::frames::items::Gathered;
@@ -48,6 +55,8 @@ pub(crate) struct CarriedLane {
     pub liveness: Arc<Liveness>,
     pub waker: LaneWaker,
     pub inbox: Arc<Inbox>,
+    /// Locked only by the network reader and the delivering thread, one of which passes the other by.
+    pub sink: Arc<Mutex<Sink>>,
     /// Each answers where it has stopped, the second one also how many bytes it has delivered without granting credit for them.
     pub pump: Option<JoinHandle<ConsumerPosition>>,
     pub delivery: Option<JoinHandle<(ProducerPosition, usize)>>,
@@ -64,6 +73,9 @@ pub(crate) struct Carrier {
     /// How long the session survives without a connection; zero: it ends with its connection.
     pub(crate) grace: Duration,
     pub outbox: Arc<Outbox>,
+    /// The sending half of the connection. Used by the thread whose turn it is ([`crate::carry::handing::turn`]), so nobody
+    /// waits for it.
+    sender: Mutex<Option<Sender>>,
     pub(crate) lanes: Mutex<HashMap<u32, CarriedLane>>,
     /// The session is ending: a connection that breaks now is not replaced.
     closing: AtomicBool,
@@ -128,6 +140,7 @@ impl Carrier {
             control,
             grace,
             outbox: Arc::new(outbox),
+            sender: Mutex::default(),
             lanes: Mutex::default(),
             closing: AtomicBool::new(false),
             output: Arc::new(output),
@@ -159,6 +172,34 @@ impl Carrier {
     pub fn acknowledge(&self, received: u64) {
         if !self.grace.is_zero() {
             self.outbox.ack(received);
+        }
+    }
+
+    // The connection.
+
+    /// A connection begins.
+    pub fn set_sender(&self, sender: Sender) {
+        *locked(&self.sender) = Some(sender);
+    }
+
+    /// It has ended, and no thread has the turn to send.
+    pub fn take_sender(&self) {
+        *locked(&self.sender) = None;
+    }
+
+    /// The caller has the turn to send.
+    pub fn with_sender<T>(&self, with: impl FnOnce(&mut Sender) -> io::Result<T>) -> io::Result<T> {
+        locked(&self.sender).as_mut().map_or(Err(io::ErrorKind::NotConnected.into()), with)
+    }
+
+    /// The thread of a lane has the turn to send, and this packet. Sends it, and what is queued meanwhile.
+    fn send(&self, packet: &mut Packet) {
+        loop {
+            let round_trip = self.round_trip();
+            let sent = self.with_sender(|sender| Ok(sender.offer(packet, round_trip)));
+            if !self.outbox.sent(&self.arena, packet, !sent.unwrap_or(false)) {
+                return;
+            }
         }
     }
 
@@ -288,6 +329,7 @@ impl Carrier {
     ) -> Result<CarriedLane, LaneError> {
         let waker = end.waker();
         let Some((tx, mut rx)) = end.split() else { return Err(LaneError::Open("rings")) };
+        let sink = Arc::new(Mutex::new(Sink::new(number, tx, delivered)));
         rx.set_interruptible(true);
         let no_thread = LaneError::Socket;
         let pump = thread(&format!("out-{number}"), {
@@ -295,11 +337,11 @@ impl Carrier {
             move || carrier.pump(number, rx)
         });
         let delivery = thread(&format!("in-{number}"), {
-            let (carrier, inbox) = (self.clone(), inbox.clone());
-            move || carrier.deliver(number, tx, &inbox, delivered)
+            let (carrier, inbox, sink) = (self.clone(), inbox.clone(), sink.clone());
+            move || carrier.deliver(&sink, &inbox)
         });
         let (pump, delivery) = (Some(pump.map_err(no_thread)?), Some(delivery.map_err(no_thread)?));
-        Ok(CarriedLane { place, liveness, waker, inbox, pump, delivery })
+        Ok(CarriedLane { place, liveness, waker, inbox, sink, pump, delivery })
     }
 
     /// Sends messages of a local ring to the other machine, until the ring ends or the pump is interrupted. Answers where.
@@ -309,15 +351,15 @@ impl Carrier {
     }
 
     fn pump_all(&self, lane: u32, rx: &mut Consumer) {
-        let (mut message, mut batch) = (Vec::new(), Gathered::new(lane));
+        let (mut message, mut batch, mut packet) = (Vec::new(), Gathered::new(lane), Packet::default());
         loop {
             // Messages that are in the ring already are sent together.
             let received = match rx.try_receive(&mut message) {
-                Ok(false) if self.pass_on(lane, &mut batch) => rx.receive(&mut message).map(|()| true),
+                Ok(false) if self.pass_on(lane, &mut batch, &mut packet) => rx.receive(&mut message).map(|()| true),
                 other => other,
             };
             if !matches!(received, Ok(true)) {
-                self.pass_on(lane, &mut batch);
+                self.pass_on(lane, &mut batch, &mut packet);
                 return;
             }
             let Ok(regions) = take_regions(&mut message) else {
@@ -332,9 +374,10 @@ impl Carrier {
             }
             let urgent = self.side == Side::Guest || somebody_waits(&message);
             let passed = if regions.is_empty() && batch.take(&message, urgent) {
-                !batch.is_full() || self.pass_on(lane, &mut batch)
+                !batch.is_full() || self.pass_on(lane, &mut batch, &mut packet)
             } else {
-                self.pass_on(lane, &mut batch) && self.outbox.message(lane, &message, regions, urgent).is_ok()
+                self.pass_on(lane, &mut batch, &mut packet)
+                    && self.pass_on_long(lane, &message, regions, urgent, &mut packet)
             };
             if !passed {
                 return;
@@ -343,36 +386,36 @@ impl Carrier {
     }
 
     /// False: the session has ended.
-    fn pass_on(&self, lane: u32, batch: &mut Gathered) -> bool {
+    fn pass_on(&self, lane: u32, batch: &mut Gathered, packet: &mut Packet) -> bool {
         if self.side == Side::Guest {
             self.output.flush(&self.outbox);
         }
-        self.outbox.gathered(lane, batch).is_ok()
+        self.send_if(self.outbox.send_gathered(lane, batch, &self.arena, packet), packet)
+    }
+
+    /// The same for a message that is sent alone, with its regions.
+    fn pass_on_long(&self, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool, packet: &mut Packet) -> bool {
+        self.send_if(self.outbox.send_message(lane, message, regions, urgent, &self.arena, packet), packet)
+    }
+
+    fn send_if(&self, turn: Result<bool, Over>, packet: &mut Packet) -> bool {
+        if turn == Ok(true) {
+            self.send(packet);
+        }
+        turn.is_ok()
     }
 
     /// Puts arriving messages into the local ring, until the session ends or the inbox is stopped. Answers where.
-    fn deliver(&self, lane: u32, mut tx: Producer, inbox: &Inbox, mut delivered: usize) -> (ProducerPosition, usize) {
+    fn deliver(&self, sink: &Mutex<Sink>, inbox: &Inbox) -> (ProducerPosition, usize) {
         while let Some(parcel) = inbox.next() {
-            match parcel {
-                Parcel::Message(message) => {
-                    if tx.send(&message).is_err() {
-                        break;
-                    }
-                    self.outbox.delivered(lane, &mut delivered, message.len());
-                }
-                Parcel::Batch(batch) => {
-                    if batch.messages().any(|message| tx.send(message).is_err()) {
-                        break;
-                    }
-                    self.outbox.delivered(lane, &mut delivered, batch.messages().map(<[u8]>::len).sum());
-                }
-                Parcel::Control(message) => {
-                    let _ = self.control.send(message, None);
-                }
+            if let Parcel::Control(message) = parcel {
+                let _ = self.control.send(message, None);
+            } else if !locked(sink).put(&parcel, &self.outbox) {
+                break;
             }
         }
         inbox.ended();
-        (tx.position(), delivered)
+        locked(sink).position()
     }
 
     fn broken(&self, why: &str) {
@@ -395,10 +438,18 @@ impl Carrier {
             return self.accept(inbox, parcel);
         }
         self.output.settle();
-        let lanes = locked(&self.lanes);
         // The lane has just ended: its messages are dropped.
-        let Some(lane) = lanes.get(&lane) else { return Ok(()) };
-        self.accept(&lane.inbox, parcel)
+        let Some((inbox, sink)) = self.of_lane(lane) else { return Ok(()) };
+        if !inbox.pass_by() {
+            return self.accept(&inbox, parcel);
+        }
+        let rest = locked(&sink).offer(parcel, &self.outbox);
+        inbox.passed(rest);
+        Ok(())
+    }
+
+    fn of_lane(&self, lane: u32) -> Option<(Arc<Inbox>, Arc<Mutex<Sink>>)> {
+        locked(&self.lanes).get(&lane).map(|lane| (lane.inbox.clone(), lane.sink.clone()))
     }
 
     fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {

@@ -27,7 +27,7 @@ impl Gateway {
         let output = Output::sources([None, None]);
         let control = ControlSocket::new(control.into());
         let carrier = Carrier::gateway(Arena::create(1 << 30).unwrap(), MEMORY, control, output, GRACE);
-        let (reader, _) =
+        let (reader, ..) =
             Link::new(socket, None, Duration::from_secs(5)).unwrap().split(Compression::Off, Intake::default());
         Gateway { carrier, reader, api_server: Some(api_server), _peer: peer }
     }
@@ -160,4 +160,41 @@ fn lanes_count_as_memory_and_are_limited() {
     assert!(gateway.open_lane(1, 0, 1 << 20).is_ok());
     let why = gateway.open_lane(2, 1 << 20, 512 << 20).unwrap_err();
     assert!(why.contains("--remote-memory"), "{why}");
+}
+
+#[test]
+fn the_network_reader_puts_a_message_into_its_ring_and_waits_for_none() {
+    const LANE: u32 = 7;
+    const LENGTH: usize = 64 << 10;
+    let mut gateway = Gateway::new();
+    gateway.open_lane(LANE, 0, LENGTH as u64).unwrap();
+    let liveness = Arc::new(Liveness::notified());
+    let arena = &gateway.carrier.arena.clone();
+    let mut api_server = LaneEnd::shared(arena, 0, LENGTH, Side::Server, &liveness).unwrap();
+    let mut got = Vec::new();
+    for n in 0..100u8 {
+        gateway.feed_one(Kind::Message, LANE, &[n; 100]).unwrap();
+        // No other thread was needed for it.
+        assert_eq!((api_server.try_receive(&mut got).unwrap(), &got[..]), (true, &[n; 100][..]));
+    }
+    // More than the ring holds.
+    let mut sent = 0u32;
+    while sent < 2000 {
+        let mut frames = Vec::new();
+        for _ in 0..10 {
+            put_frame(&mut frames, Kind::Message, LANE, &[sent.to_le_bytes().as_slice(), &[0; 96]].concat());
+            sent += 1;
+        }
+        gateway.feed(&frames).unwrap();
+    }
+    assert!(gateway.carrier.output.total.get() > 0, "some wait");
+    for n in 0..sent {
+        api_server.receive(&mut got).unwrap();
+        assert_eq!((got.len(), &got[..4]), (100, &n.to_le_bytes()[..]));
+    }
+    // Nothing waits any more, so the next one goes directly again.
+    let inbox = locked(&gateway.carrier.lanes)[&LANE].inbox.clone();
+    assert!(inbox.settle(Instant::now() + Duration::from_secs(600)));
+    gateway.feed_one(Kind::Message, LANE, b"the last").unwrap();
+    assert!(api_server.try_receive(&mut got).unwrap() && got == b"the last");
 }

@@ -1,5 +1,5 @@
 //! Messages that have arrived for one lane and wait for room in its ring. Filled by the network reader, emptied by the lane's
-//! thread. The carrier checks its size before each push, so a peer that exceeds its credit loses its session.
+//! thread. Where nothing waits, the network reader hands a message over itself ([`Inbox::pass_by`]). The carrier checks its size before each push, so a peer that exceeds its credit loses its session.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +48,13 @@ impl Batch {
         Batch { bytes: bytes.to_vec() }
     }
 
+    /// Without its first `count` messages.
+    pub fn without(mut self, count: usize) -> Batch {
+        let first: usize = self.messages().take(count).map(|message| 4 + message.len()).sum();
+        self.bytes.drain(..first);
+        self
+    }
+
     pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.bytes[..];
         std::iter::from_fn(move || {
@@ -78,6 +85,8 @@ struct InboxState {
     held: usize,
     /// The last parcel is being handled.
     busy: bool,
+    /// The network reader hands a parcel over itself.
+    passed_by: bool,
     /// Parcels stay, and wait for the process that goes on with the session.
     held_back: bool,
     /// The consumer stops, whatever waits.
@@ -149,6 +158,28 @@ impl Inbox {
         self.more.wake(&mut state);
     }
 
+    /// True if nothing waits or is being handled: the caller hands its parcel over itself, and then calls [`Inbox::passed`]. The
+    /// consumer handles nothing until then.
+    pub fn pass_by(&self) -> bool {
+        let mut state = self.state();
+        let kept = state.busy || state.held_back || state.stopped || state.finished || state.ended;
+        state.passed_by = !kept && state.queue.is_empty();
+        state.passed_by
+    }
+
+    /// The caller of [`Inbox::pass_by`] is done. `rest`: what the consumer must handle.
+    pub fn passed(&self, rest: Option<Parcel>) {
+        let mut state = self.state();
+        state.passed_by = false;
+        let more = rest.map_or(0, |rest| state.push(rest));
+        self.total.0.fetch_add(more, Ordering::Relaxed);
+        // The consumer waits for parcels, or, where it is to end, for this.
+        if more > 0 || state.stopped || state.finished {
+            self.more.wake(&mut state);
+        }
+        self.done.wake(&mut state);
+    }
+
     /// Memory of the waiting parcels, in bytes.
     pub fn held(&self) -> usize {
         self.state().held
@@ -159,6 +190,9 @@ impl Inbox {
         let mut state = self.state();
         state.busy = false;
         loop {
+            while state.passed_by {
+                state = self.more.wait(state);
+            }
             if state.stopped {
                 return None;
             }
@@ -191,7 +225,7 @@ impl Inbox {
 
     /// After [`Inbox::hold_back`]: false if the parcel that is being handled is not in the ring at `deadline`.
     pub fn await_idle(&self, deadline: Instant) -> bool {
-        self.wait_until(deadline, |state| !state.busy)
+        self.wait_until(deadline, |state| !state.busy && !state.passed_by)
     }
 
     /// The consumer stops; what waits stays.
@@ -222,7 +256,7 @@ impl Inbox {
 
     /// Waits until everything that was pushed so far was handled, until `deadline` at most.
     pub fn settle(&self, deadline: Instant) -> bool {
-        self.wait_until(deadline, |state| (state.queue.is_empty() && !state.busy) || state.ended)
+        self.wait_until(deadline, |state| (state.queue.is_empty() && !state.busy && !state.passed_by) || state.ended)
     }
 
     fn wait_until(&self, deadline: Instant, done: impl Fn(&InboxState) -> bool) -> bool {
@@ -235,5 +269,49 @@ impl Inbox {
             state = self.done.wait_for(state, left);
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(messages: &[&[u8]]) -> Batch {
+        let mut batch = Batch::default();
+        messages.iter().for_each(|message| batch.push(message));
+        batch
+    }
+
+    #[test]
+    fn nobody_passes_by_what_waits() {
+        let inbox = Inbox::new(Total::default());
+        assert!(inbox.pass_by());
+        assert!(!inbox.await_idle(Instant::now()), "it is not in the ring yet");
+        inbox.passed(Some(Parcel::Batch(batch(&[b"one", b"", b"three"]).without(1))));
+        assert!(!inbox.pass_by(), "something waits");
+        let Some(Parcel::Batch(rest)) = inbox.next() else { panic!("no batch") };
+        assert_eq!(rest.messages().collect::<Vec<_>>(), [&b""[..], b"three"]);
+        assert!(!inbox.pass_by(), "it is being handled");
+        inbox.hold_back();
+        inbox.finish();
+        assert!(inbox.next().is_none());
+        assert!(!inbox.pass_by(), "the lane has ended");
+        assert_eq!(inbox.total.get(), 0);
+    }
+
+    #[test]
+    fn the_consumer_ends_after_whoever_passes_by() {
+        let inbox = Arc::new(Inbox::new(Total::default()));
+        assert!(inbox.pass_by());
+        inbox.finish();
+        let consumer = std::thread::spawn({
+            let inbox = inbox.clone();
+            move || {
+                let rest = inbox.next().is_some();
+                (rest, inbox.next().is_none())
+            }
+        });
+        inbox.passed(Some(Parcel::Message(b"rest".to_vec())));
+        assert_eq!(consumer.join().unwrap(), (true, true));
     }
 }

@@ -96,7 +96,8 @@ impl Line {
         events: &Sender<Event>,
     ) -> io::Result<Line> {
         let socket = link.socket()?;
-        let (mut reader, mut writer) = link.split(compression, intake);
+        let (mut reader, writer, sender) = link.split(compression, intake);
+        carrier.set_sender(sender);
         let reader = thread("net-in", {
             let (carrier, events) = (carrier.clone(), events.clone());
             move || {
@@ -123,7 +124,7 @@ impl Line {
         let writer = thread("net-out", {
             let (carrier, socket, events) = (carrier.clone(), socket.try_clone()?, events.clone());
             move || {
-                if let Err(error) = writer.run(&carrier, &carrier.arena, at) {
+                if let Err(error) = writer.run(&carrier, at) {
                     let why = format!("cannot send to the peer: {error}");
                     let _ = events.send(Event::Broken { link: number, why, closed: false });
                     carrier.broke();

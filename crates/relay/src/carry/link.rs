@@ -8,16 +8,18 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, limit_unsent, min_round_trip};
+use aviary_transport::limit_unsent;
 use aviary_wire::{DecodeError, Decoder, Encoder, MAX_MESSAGE};
 
 use crate::carry::carrier::Carrier;
 use crate::carry::compressing::Compressing;
 pub use crate::carry::compressing::Compression;
+use crate::carry::handing::packet::Packet;
+use crate::carry::handing::sender::Sender;
 use crate::carry::inbox::{Batch, Parcel};
 use crate::carry::outbox::Next;
-use crate::carry::pace::Pace;
-use crate::frames::frame::{Frame, Kind, PACKET_HEADER, Packets, make_packet, put_frame, put_packet, put_signs};
+use crate::carry::pace::{LEAST_PIECE, Pace};
+use crate::frames::frame::{Frame, Kind, Packets, put_frame, put_packet};
 use crate::tls::handshake::Secured;
 use crate::tls::stream::{Reader, Writer, split};
 
@@ -27,8 +29,6 @@ const MAX_PARTIAL: usize = 1024;
 const ACK_BYTES: usize = 1 << 20;
 /// Bytes that each packet counts in addition to its length.
 const ACK_PACKET_COST: usize = 64;
-/// The kernel is asked for the round trip so often.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection before a session uses it: for the handshake.
@@ -108,19 +108,12 @@ impl Link {
         self.socket
     }
 
-    /// The two directions of the connection. `intake`: the state of arrival over earlier connections.
-    pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter) {
+    /// The two directions of the connection, and what the second one shares with the lanes. `intake`: the state of arrival over earlier connections.
+    pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter, Sender) {
         let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
         let compressing = Compressing::new(compression, is_local(&self.socket));
-        let writer = NetWriter {
-            writer: self.writer,
-            socket: self.socket,
-            looked: None,
-            compressing,
-            pace: Pace::new(),
-            idle: self.patience / 4,
-        };
-        (reader, writer)
+        let sender = Sender::new(self.writer, self.socket, compressing);
+        (reader, NetWriter { idle: self.patience / 4 }, sender)
     }
 }
 
@@ -356,81 +349,56 @@ fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(
     }
 }
 
+/// The writing thread of a connection. It shares the connection's [`Sender`] with the threads of the lanes.
 pub(crate) struct NetWriter {
-    writer: Writer,
-    /// Of the writer; asked for its round trip.
-    socket: TcpStream,
-    looked: Option<Instant>,
-    compressing: Compressing,
-    pace: Pace,
     idle: Duration,
 }
 
 impl NetWriter {
     /// Sends what is queued until that ends; first again what was sent over other connections, from number `at` on.
-    pub fn run(&mut self, carrier: &Carrier, arena: &Arena, at: u64) -> io::Result<()> {
-        let (mut signs, mut frames, mut packet) = (Vec::new(), Vec::new(), Vec::new());
-        let mut next = at;
-        while let Some(following) = carrier.outbox.again(next, &mut packet, &mut signs) {
-            self.send_signs(&mut signs)?;
-            self.writer.write(&packet)?;
+    pub fn run(&self, carrier: &Carrier, at: u64) -> io::Result<()> {
+        let ended = self.send_all(carrier, at);
+        carrier.take_sender();
+        ended
+    }
+
+    fn send_all(&self, carrier: &Carrier, at: u64) -> io::Result<()> {
+        let (mut packet, mut next, mut piece) = (Packet::default(), at, LEAST_PIECE);
+        while let Some(following) = carrier.outbox.again(next, &mut packet.encoded, &mut packet.signs) {
+            carrier.with_sender(|sender| sender.send_again(&mut packet))?;
             next = following;
         }
-        packet.clear();
         loop {
-            frames.clear();
-            frames.resize(PACKET_HEADER, 0);
-            self.look_at_round_trip(carrier, Instant::now());
-            let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
-            match carrier.outbox.next(arena, &mut signs, &mut frames, self.pace.piece, linger, self.idle) {
+            packet.clear();
+            let round_trip = carrier.round_trip();
+            let linger = (round_trip / 8).min(Duration::from_micros(200));
+            match carrier.outbox.next(&carrier.arena, &mut packet.signs, &mut packet.frames, piece, linger, self.idle) {
                 Next::Packet => {}
-                Next::Idle => put_frame(&mut signs, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
+                Next::Rest => {
+                    carrier.with_sender(Sender::finish)?;
+                    continue;
+                }
+                Next::Idle => put_frame(&mut packet.signs, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
                 Next::Finished => {
-                    self.writer.end();
-                    return Ok(());
+                    return carrier.with_sender(|sender| {
+                        sender.end();
+                        Ok(())
+                    });
                 }
                 Next::Severed => return Ok(()),
             }
-            let signed = self.send_signs(&mut signs);
-            if frames.len() == PACKET_HEADER {
-                signed?;
-                continue;
-            }
-            let bytes = frames.len() - PACKET_HEADER;
-            let compress = self.compressing.pays(&frames[PACKET_HEADER..], carrier.round_trip());
-            make_packet(&mut frames, &mut packet, compress);
-            let (start, length) = (Instant::now(), packet.len());
-            let written = signed.and_then(|()| self.writer.write(&packet));
+            let sent = carrier.with_sender(|sender| {
+                let looked = sender.look_at_round_trip(Instant::now());
+                looked.into_iter().for_each(|shortest| carrier.note_round_trip(shortest));
+                let sent = sender.send(&mut packet, round_trip);
+                piece = sender.piece();
+                sent
+            });
             // It has its number, whether or not the connection took it.
-            carrier.outbox.keep(&mut packet);
-            written?;
-            self.measure(bytes, length, start.elapsed());
+            if packet.is_numbered() {
+                carrier.outbox.keep(&mut packet.encoded);
+            }
+            sent?;
         }
-    }
-
-    fn measure(&mut self, frames: usize, bytes: usize, took: Duration) {
-        self.compressing.sent(frames, bytes, took);
-        if self.pace.sent(bytes, took) {
-            limit_unsent(&self.socket, self.pace.unsent);
-        }
-    }
-
-    /// The kernel measures it all the time. A ping waits for the other machine's threads, too.
-    fn look_at_round_trip(&mut self, carrier: &Carrier, now: Instant) {
-        if self.looked.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
-            self.looked = Some(now);
-            min_round_trip(&self.socket).into_iter().for_each(|shortest| carrier.note_round_trip(shortest));
-        }
-    }
-
-    /// Sends signs, if there are any, and leaves none.
-    fn send_signs(&mut self, signs: &mut Vec<u8>) -> io::Result<()> {
-        if signs.is_empty() {
-            return Ok(());
-        }
-        let mut packet = Vec::new();
-        put_signs(&mut packet, signs);
-        signs.clear();
-        self.writer.write(&packet)
     }
 }

@@ -1,84 +1,35 @@
 //! Frames that wait to be sent: keeps the order within each lane, gives lanes turns, and counts credits. Filled by the
-//! threads of a carrier, emptied by the network writer. A peer that reads nothing or acknowledges nothing makes it hold at
-//! most [`ALL_QUEUED`] and [`MAX_RETAINED_BYTES`]; then the senders wait.
+//! threads of a carrier; emptied by the one of them whose turn it is to send ([`crate::carry::handing::turn`]), or by the
+//! network writer. A peer that reads nothing or acknowledges nothing makes it hold at most [`ALL_QUEUED`] and
+//! [`MAX_RETAINED_BYTES`]; then the senders wait.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, Region};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
+use crate::carry::handing::packet::Packet;
+use crate::carry::handing::queues::{CREDIT_BYTES, MAX_GATHERED_BYTES, OutboxLane, OutboxState};
 use crate::carry::handing::sleepers::Sleepers;
+use crate::carry::pace::LEAST_PIECE;
 use crate::carry::retained::{AckError, Retained};
 use crate::frames::first::First;
-use crate::frames::frame::{Kind, MAX_PACKET, put_frame};
-use crate::frames::items::{Bulk, Gathered, Item, PIECE_COST};
+use crate::frames::frame::{Kind, put_frame};
+use crate::frames::items::{Bulk, Gathered, Item};
 
-/// The most message bytes of one lane that are sent and not yet delivered by the peer.
-pub const CREDIT_BYTES: usize = 1 << 20;
-/// The most bytes of small messages that wait for further ones before they are sent.
-const MAX_GATHERED_BYTES: usize = 32 << 10;
-/// The size in bytes from which on a packet takes no further small messages.
-const FULL_PACKET_BYTES: usize = 64 << 10;
-/// The most message bytes that wait on one lane before its sender waits.
-const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// The most bytes that wait on all lanes together before every sender waits: the bound for a peer that reads nothing,
 /// however many lanes it has opened. Honest peers read and stay far below it.
 const ALL_QUEUED: usize = 512 << 20;
 /// The most memory, in bytes, of packets that the peer has not acknowledged: more than the data in flight of a connection,
 /// which the kernel usually bounds by 6 MiB.
 const MAX_RETAINED_BYTES: usize = 16 << 20;
+/// The most packets that a lane's thread sends in a turn: its own, and what others have queued meanwhile.
+const MAX_PACKETS_OF_LANE: usize = 4;
+
 /// The session has ended: nothing more is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Over;
-
-struct OutboxLane {
-    queue: VecDeque<Item>,
-    /// Message bytes in the queue.
-    queued: usize,
-    /// Message bytes that the peer accepts now; the last piece sent may exceed it.
-    credit: i64,
-    /// The lane has ended: nothing more is queued, the rest is still sent.
-    over: bool,
-}
-
-impl OutboxLane {
-    fn new() -> Self {
-        OutboxLane { queue: VecDeque::new(), queued: 0, credit: CREDIT_BYTES as i64, over: false }
-    }
-
-    /// True if removing the lane's entry changes nothing: it has ended, or equals a new one.
-    fn is_dispensable(&self) -> bool {
-        self.queue.is_empty() && (self.over || self.credit == CREDIT_BYTES as i64)
-    }
-}
-
-struct OutboxState {
-    first: First,
-    /// Packets that were sent and not acknowledged.
-    retained: Retained,
-    lanes: HashMap<u32, OutboxLane>,
-    /// Memory of the queues of all lanes, in bytes.
-    held: usize,
-    /// Lanes with queued items, each once, in the order of their turns.
-    turns: VecDeque<u32>,
-    /// A thread probably waits for the answer to a queued message, so it is sent at once.
-    urgent: bool,
-    /// The time at which the first message that is not urgent was queued.
-    since: Option<Instant>,
-    /// Message bytes queued since the queues were last empty.
-    gathered: usize,
-    /// The writer waits for further messages before it sends the queued ones.
-    lingers: bool,
-    /// There is no connection: queued items wait for the next one.
-    severed: bool,
-    /// Another process goes on with the session: no sender waits, as it could not stop then.
-    yields: bool,
-    /// The session ends: the remaining frames are sent, then nothing.
-    finished: bool,
-    dead: bool,
-}
 
 pub struct Outbox {
     state: Mutex<OutboxState>,
@@ -101,6 +52,8 @@ impl Default for Outbox {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Packet,
+    /// The socket has not taken all of a packet: the rest goes before anything else.
+    Rest,
     /// There was nothing to send for the given time.
     Idle,
     /// There is no connection.
@@ -116,21 +69,7 @@ impl Outbox {
     }
 
     fn holding(most: usize, retained: Option<usize>) -> Self {
-        let state = OutboxState {
-            first: First::default(),
-            retained: Retained::new(retained),
-            lanes: HashMap::new(),
-            held: 0,
-            turns: VecDeque::new(),
-            urgent: false,
-            since: None,
-            gathered: 0,
-            lingers: false,
-            severed: false,
-            yields: false,
-            finished: false,
-            dead: false,
-        };
+        let state = OutboxState::new(Retained::new(retained));
         Outbox { state: Mutex::new(state), ready: Sleepers::default(), room: Sleepers::default(), most }
     }
 
@@ -138,11 +77,18 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes the writer, unless a thread sends that will look again before it leaves.
+    fn nudge(&self, state: &mut MutexGuard<'_, OutboxState>) {
+        if !state.sending.is_lent() {
+            self.ready.wake(state);
+        }
+    }
+
     fn first(&self, set: impl FnOnce(&mut First)) {
         let mut state = self.state();
         set(&mut state.first);
         state.urgent = true;
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
     }
 
     /// Sends a ping; the answer repeats `time`.
@@ -166,7 +112,7 @@ impl Outbox {
         let full = !state.retained.has_room();
         state.retained.acknowledge(count)?;
         if full {
-            self.ready.wake(&mut state);
+            self.nudge(&mut state);
         }
         Ok(())
     }
@@ -180,21 +126,21 @@ impl Outbox {
     pub fn let_go(&self) {
         let mut state = self.state();
         state.retained.let_go();
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
     }
 
     /// Marks the connection as ended: its writer stops, and queued items wait.
     pub fn sever(&self) {
         let mut state = self.state();
         state.severed = true;
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
     }
 
     /// Another process goes on with the session: nothing is sent, and no sender waits.
     pub fn yield_up(&self) {
         let mut state = self.state();
         (state.severed, state.yields) = (true, true);
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
         self.room.wake(&mut state);
     }
 
@@ -254,6 +200,7 @@ impl Outbox {
         // Waiting signs were for the previous connection.
         (state.first.ping, state.first.pong, state.first.ack) = (None, None, None);
         state.severed = false;
+        state.sending.renew();
         Ok(())
     }
 
@@ -288,7 +235,7 @@ impl Outbox {
         put_frame(&mut frame, Kind::Control, lane, payload);
         state.small(lane, &frame, 0);
         state.urgent = true;
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
         Ok(())
     }
 
@@ -301,18 +248,29 @@ impl Outbox {
         if state.dead || state.finished { Err(Over) } else { Ok(state) }
     }
 
-    /// Queues the small messages in `gathered` and empties it.
-    pub fn gathered(&self, lane: u32, gathered: &mut Gathered) -> Result<(), Over> {
+    /// Queues the small messages in `gathered` and empties it. Waits while too much is queued. True: `packet` is the next
+    /// packet, and the caller sends it and calls [`Outbox::sent`].
+    pub fn send_gathered(
+        &self,
+        lane: u32,
+        gathered: &mut Gathered,
+        arena: &Arena,
+        packet: &mut Packet,
+    ) -> Result<bool, Over> {
         if gathered.frames.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
+        let mut state = self.with_gathered(lane, gathered)?;
+        Ok(self.begin(&mut state, arena, packet))
+    }
+
+    fn with_gathered(&self, lane: u32, gathered: &mut Gathered) -> Result<MutexGuard<'_, OutboxState>, Over> {
         let mut state = self.with_room(lane)?;
         state.small(lane, &gathered.frames, gathered.bytes);
         state.queued(lane, gathered.bytes, gathered.urgent);
-        self.wake_for(&mut state);
         gathered.frames.clear();
         (gathered.bytes, gathered.urgent) = (0, false);
-        Ok(())
+        Ok(state)
     }
 
     /// Messages of `bytes` bytes are in the ring: grants the remote peer new credit, in steps.
@@ -326,23 +284,94 @@ impl Outbox {
 
     /// Queues a message and the regions that must arrive before it. Waits while too much is queued.
     pub fn message(&self, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool) -> Result<(), Over> {
+        let mut state = self.with_message(lane, message, regions, urgent)?;
+        self.wake_for(&mut state);
+        Ok(())
+    }
+
+    /// As [`Outbox::message`]. True: as of [`Outbox::send_gathered`].
+    pub fn send_message(
+        &self,
+        lane: u32,
+        message: &[u8],
+        regions: Vec<Region>,
+        urgent: bool,
+        arena: &Arena,
+        packet: &mut Packet,
+    ) -> Result<bool, Over> {
+        let mut state = self.with_message(lane, message, regions, urgent)?;
+        Ok(self.begin(&mut state, arena, packet))
+    }
+
+    fn with_message(
+        &self,
+        lane: u32,
+        message: &[u8],
+        regions: Vec<Region>,
+        urgent: bool,
+    ) -> Result<MutexGuard<'_, OutboxState>, Over> {
         let mut alone = Gathered::new(lane);
         if regions.is_empty() && alone.take(message, urgent) {
-            return self.gathered(lane, &mut alone);
+            return self.with_gathered(lane, &mut alone);
         }
         let mut state = self.with_room(lane)?;
         let listed = regions.len();
         state.push(lane, Item::Bulk(Bulk { regions: regions.into(), listed, message: message.to_vec(), sent: 0 }));
         state.queued(lane, message.len(), urgent);
         state.gathered += MAX_GATHERED_BYTES;
-        self.wake_for(&mut state);
-        Ok(())
+        Ok(state)
+    }
+
+    /// After the thread of a lane has queued something: gives it the turn to send, if somebody waits for the message and nobody
+    /// sends; otherwise wakes the writer, if it is the writer's.
+    fn begin(&self, state: &mut MutexGuard<'_, OutboxState>, arena: &Arena, packet: &mut Packet) -> bool {
+        if !state.urgent || state.is_ending() || !state.retained.has_room() || !state.sending.lend() {
+            self.wake_for(state);
+            return false;
+        }
+        packet.clear();
+        packet.sent = 0;
+        if state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE) {
+            self.room.wake(state);
+            return true;
+        }
+        // Without credit. The writer does not want the turn, because the lock was held all the time.
+        state.sending.leave(false);
+        false
+    }
+
+    /// The thread of a lane has sent its packet. `rest`: the socket took no more of it. True: `packet` is the next one; false:
+    /// somebody else's turn.
+    pub fn sent(&self, arena: &Arena, packet: &mut Packet, rest: bool) -> bool {
+        let mut state = self.state();
+        // It has its number, whether or not the connection took it.
+        packet.encode(false);
+        if packet.is_numbered() {
+            state.retained.keep(&mut packet.encoded);
+        }
+        packet.clear();
+        packet.sent += 1;
+        if rest {
+            state.sending.leave_rest();
+            self.ready.wake(&mut state);
+            return false;
+        }
+        let goes_on = packet.sent < MAX_PACKETS_OF_LANE && !state.is_ending() && state.has_only_small();
+        if goes_on && state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE) {
+            self.room.wake(&mut state);
+            return true;
+        }
+        let more = state.is_ending() || state.first.waits() || !state.turns.is_empty();
+        if state.sending.leave(more) {
+            self.ready.wake(&mut state);
+        }
+        false
     }
 
     /// Wakes the writer, unless it lingers and will look again by itself.
     fn wake_for(&self, state: &mut MutexGuard<'_, OutboxState>) {
         if !state.lingers || state.urgent || state.gathered >= MAX_GATHERED_BYTES {
-            self.ready.wake(state);
+            self.nudge(state);
         }
     }
 
@@ -354,7 +383,7 @@ impl Outbox {
             // A peer that grants too much only hurts itself.
             lane.credit = lane.credit.saturating_add(more).min(CREDIT_BYTES as i64);
         }
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
     }
 
     /// The lane has ended: its entry is removed once its queued items were sent.
@@ -380,21 +409,21 @@ impl Outbox {
     pub fn finish(&self) {
         let mut state = self.state();
         state.finished = true;
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
         self.room.wake(&mut state);
     }
 
     pub fn kill(&self) {
         let mut state = self.state();
         state.dead = true;
-        self.ready.wake(&mut state);
+        self.nudge(&mut state);
         self.room.wake(&mut state);
     }
 
-    /// Waits for something to send; puts signs into `signs` and appends the frames of the next numbered packet to `out`, with at most
-    /// `piece` bytes of bulk data. If no thread
-    /// waits for the messages it lingers up to `linger` longer, because further ones will probably follow. Returns after
-    /// `idle` in any case. While the peer has too many packets to acknowledge, only signs are sent.
+    /// The writer's: waits for its turn and for something to send; puts signs into `signs` and appends the frames of the next
+    /// numbered packet to `out`, with at most `piece` bytes of bulk data. If no thread waits for the messages it lingers up
+    /// to `linger` longer, because further ones will probably follow. Returns after `idle` in any case. While the peer has
+    /// too many packets to acknowledge, only signs are sent.
     pub fn next(
         &self,
         arena: &Arena,
@@ -404,11 +433,20 @@ impl Outbox {
         linger: Duration,
         idle: Duration,
     ) -> Next {
-        let (until, empty) = (Instant::now() + idle, out.len());
+        let until = Instant::now() + idle;
         let mut state = self.state();
         loop {
+            while !state.sending.take() {
+                state = self.ready.wait(state);
+            }
             if state.dead {
                 return Next::Finished;
+            }
+            if state.severed {
+                return Next::Severed;
+            }
+            if state.sending.take_rest() {
+                return Next::Rest;
             }
             let now = Instant::now();
             let lingers = match state.since {
@@ -417,22 +455,8 @@ impl Outbox {
                 }
                 _ => now,
             };
-            if state.severed {
-                return Next::Severed;
-            }
-            let has_room = state.retained.has_room();
             if lingers <= now {
-                state.first.put_signs(signs);
-                if has_room {
-                    state.fill(arena, out, piece);
-                    if out.len() > empty {
-                        state.retained.number();
-                    }
-                }
-                if out.len() > empty || !signs.is_empty() {
-                    if state.turns.is_empty() {
-                        (state.urgent, state.since, state.gathered) = (false, None, 0);
-                    }
+                if state.next_packet(arena, signs, out, piece) {
                     self.room.wake(&mut state);
                     return Next::Packet;
                 }
@@ -440,110 +464,13 @@ impl Outbox {
                     return Next::Finished;
                 }
             }
-            let end = if lingers > now { lingers.min(until) } else { until };
             if until <= now {
                 return Next::Idle;
             }
+            let end = if lingers > now { lingers.min(until) } else { until };
             state.lingers = lingers > now;
+            state.sending.free();
             state = self.ready.wait_for(state, end.saturating_duration_since(now));
-        }
-    }
-}
-
-impl OutboxState {
-    fn lane(&mut self, number: u32) -> &mut OutboxLane {
-        self.lanes.entry(number).or_insert_with(OutboxLane::new)
-    }
-
-    /// Accounts for messages that were queued.
-    fn queued(&mut self, number: u32, bytes: usize, urgent: bool) {
-        self.lane(number).queued += bytes;
-        self.gathered += bytes;
-        self.urgent |= urgent;
-        self.since.get_or_insert_with(Instant::now);
-    }
-
-    fn has_room(&self, number: u32, most: usize) -> bool {
-        let much = |lane: &OutboxLane| lane.queued > MAX_QUEUED_BYTES;
-        self.held <= most && !self.lanes.get(&number).is_some_and(much)
-    }
-
-    fn push(&mut self, number: u32, item: Item) {
-        self.held += item.held();
-        if self.lane(number).queue.is_empty() {
-            self.turns.push_back(number);
-        }
-        self.lane(number).queue.push_back(item);
-    }
-
-    /// Queues small frames that contain `messages` message bytes, merged with the lane's last ones.
-    fn small(&mut self, number: u32, more: &[u8], messages: usize) {
-        match self.lane(number).queue.back_mut() {
-            Some(Item::Small { frames, bytes }) if frames.len() < MAX_GATHERED_BYTES => {
-                frames.extend_from_slice(more);
-                *bytes += messages;
-                self.held += more.len();
-            }
-            _ => self.push(number, Item::Small { frames: more.to_vec(), bytes: messages }),
-        }
-    }
-
-    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
-        self.first.put(out);
-        self.fill_small(out);
-        self.fill_bulk(arena, out, piece);
-        let OutboxState { turns, lanes, .. } = self;
-        turns.retain(|number| {
-            let Some(lane) = lanes.get(number) else { return false };
-            if lane.is_dispensable() {
-                lanes.remove(number);
-                return false;
-            }
-            !lane.queue.is_empty()
-        });
-    }
-
-    /// Adds small messages of all lanes.
-    fn fill_small(&mut self, out: &mut Vec<u8>) {
-        for _ in 0..self.turns.len() {
-            let Some(number) = self.turns.pop_front() else { return };
-            self.turns.push_back(number);
-            let Some(lane) = self.lanes.get_mut(&number) else { continue };
-            while out.len() < FULL_PACKET_BYTES && lane.credit > 0 {
-                let Some(Item::Small { .. }) = lane.queue.front() else { break };
-                let item = lane.queue.pop_front();
-                self.held -= item.as_ref().map_or(0, Item::held);
-                if let Some(Item::Small { frames, bytes }) = item {
-                    out.extend_from_slice(&frames);
-                    lane.credit -= bytes as i64;
-                    lane.queued -= bytes;
-                }
-            }
-        }
-    }
-
-    /// Adds one piece of bulk data, of the first lane in turn, of `piece` bytes at most.
-    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
-        let piece = piece.min((MAX_PACKET - PIECE_COST).saturating_sub(out.len()));
-        if piece == 0 {
-            return;
-        }
-        for _ in 0..self.turns.len() {
-            let Some(number) = self.turns.pop_front() else { return };
-            self.turns.push_back(number);
-            let Some(lane) = self.lanes.get_mut(&number) else { continue };
-            let Some(Item::Bulk(bulk)) = lane.queue.front_mut() else { continue };
-            // A message that was begun is sent to its end: the peer returns its credit after the whole message.
-            if bulk.regions.is_empty() && bulk.sent == 0 && lane.credit <= 0 {
-                continue;
-            }
-            let sent = bulk.piece(number, arena, out, piece);
-            lane.credit -= sent as i64;
-            lane.queued -= sent;
-            if bulk.regions.is_empty() && bulk.sent == bulk.message.len() {
-                self.held -= lane.queue.pop_front().as_ref().map_or(0, Item::held);
-            }
-            return;
         }
     }
 }

@@ -1,6 +1,8 @@
 use super::*;
+use proptest::prelude::*;
+
 use crate::carry::pace::LEAST_PIECE;
-use crate::frames::frame::{Frame, MAX_PACKET, Packets, put_packet, put_signs};
+use crate::frames::frame::{Frame, MAX_PACKET, PACKET_HEADER, Packets, put_packet, put_signs};
 use crate::frames::items::{ITEM_COST, MAX_UNSPLIT_BYTES};
 
 const NO_TIME: Duration = Duration::ZERO;
@@ -27,6 +29,11 @@ fn packet(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
     let sent = outbox.state().retained.sent();
     outbox.acknowledged(sent).unwrap();
     content(stream)
+}
+
+/// As [`packet`], where a variable has that name.
+fn next_frames(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
+    packet(outbox, arena)
 }
 
 /// The signs and the numbered packet that go next; either may be empty.
@@ -309,4 +316,173 @@ fn nobody_is_woken_who_does_not_wait() {
         assert!(!packet(&outbox, &arena).is_empty());
     }
     assert_eq!((outbox.room.woken(), outbox.ready.woken()), (0, 0));
+}
+
+/// What the threads of lanes and the peer do with an outbox.
+#[derive(Debug, Clone)]
+enum Deed {
+    Message { lane: u32, length: usize, region: usize, urgent: bool, full: bool },
+    Control(u32),
+    Credit(u32, u64),
+    Grant(u32),
+    Writer,
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    let (lane, length) = (0u32..3, prop_oneof![0usize..200, 0usize..40_000]);
+    let message = (lane.clone(), length, prop_oneof![Just(0usize), 0usize..200_000], any::<bool>(), any::<bool>());
+    let message =
+        message.prop_map(|(lane, length, region, urgent, full)| Deed::Message { lane, length, region, urgent, full });
+    prop_oneof![
+        6 => message,
+        1 => lane.clone().prop_map(Deed::Control),
+        1 => (lane.clone(), 0u64..100_000).prop_map(|(lane, bytes)| Deed::Credit(lane, bytes)),
+        1 => lane.prop_map(Deed::Grant),
+        2 => Just(Deed::Writer),
+    ]
+}
+
+/// An outbox and everything that it has sent.
+struct Sending {
+    outbox: Outbox,
+    /// Threads of lanes send, too.
+    combines: bool,
+    numbered: Vec<Vec<u8>>,
+    signs: Vec<u8>,
+}
+
+impl Sending {
+    fn new(combines: bool) -> Self {
+        Sending {
+            outbox: Outbox::holding(ALL_QUEUED, Some(64 << 20)),
+            combines,
+            numbered: Vec::new(),
+            signs: Vec::new(),
+        }
+    }
+
+    /// The writer, until it would wait.
+    fn writer(&mut self, arena: &Arena) {
+        let (mut signs, mut frames) = (Vec::new(), Vec::new());
+        while self.outbox.next(arena, &mut signs, &mut frames, LEAST_PIECE, NO_TIME, NO_TIME) == Next::Packet {
+            let mut encoded = Vec::new();
+            if !frames.is_empty() {
+                put_packet(&mut encoded, &frames, false);
+                self.numbered.push(encoded.clone());
+                self.outbox.keep(&mut encoded);
+            }
+            self.signs.append(&mut signs);
+            frames.clear();
+        }
+        if self.combines {
+            self.outbox.state().sending.free();
+        }
+    }
+
+    fn message(&mut self, arena: &Arena, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool, full: bool) {
+        if !self.combines {
+            return self.outbox.message(lane, message, regions, urgent).unwrap();
+        }
+        let mut packet = Packet::default();
+        let mut mine = self.outbox.send_message(lane, message, regions, urgent, arena, &mut packet).unwrap();
+        while mine {
+            if packet.has_frames() {
+                put_packet(&mut packet.encoded, &packet.frames[PACKET_HEADER..], false);
+                self.numbered.push(packet.encoded.clone());
+            }
+            self.signs.append(&mut packet.signs);
+            mine = self.outbox.sent(arena, &mut packet, full);
+            if full {
+                let next = self.outbox.next(arena, &mut Vec::new(), &mut Vec::new(), LEAST_PIECE, NO_TIME, NO_TIME);
+                assert_eq!(next, Next::Rest);
+                self.writer(arena);
+            }
+        }
+    }
+
+    fn act(&mut self, arena: &Arena, number: u8, deed: &Deed) {
+        match *deed {
+            Deed::Message { lane, length, region, urgent, full } => {
+                let regions = if region == 0 { Vec::new() } else { vec![Region { offset: 4096, length: region }] };
+                self.message(arena, lane, &vec![number; length], regions, urgent, full);
+            }
+            Deed::Control(lane) => self.outbox.control(lane, &[number; 32]).unwrap(),
+            Deed::Credit(lane, bytes) => self.outbox.credit(lane, bytes),
+            Deed::Grant(lane) => self.outbox.grant(lane, 1),
+            Deed::Writer => self.writer(arena),
+        }
+        // More than a sender may queue alone would make this thread wait.
+        let waits = self.outbox.state().lanes.values().any(|lane| lane.queued > 500_000);
+        if waits {
+            self.writer(arena);
+            (0..3).for_each(|lane| self.outbox.credit(lane, 1 << 20));
+            self.writer(arena);
+        }
+    }
+
+    /// Kind, payload and continuation of the frames of one lane, credits apart: those may be sent in one or in several.
+    fn of_lane(&self, wanted: u32) -> (Vec<(Kind, Vec<u8>, bool)>, u64) {
+        let frames = content(self.numbered.concat()).into_iter().filter(|frame| frame.1 == wanted);
+        let (credits, rest): (Vec<_>, Vec<_>) = frames.partition(|frame| frame.0 == Kind::Credit);
+        let granted = credits.iter().map(|frame| u64::from_le_bytes(frame.2[..].try_into().unwrap())).sum();
+        (rest.into_iter().map(|(kind, _, payload, more)| (kind, payload, more)).collect(), granted)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn lanes_that_send_themselves_send_what_the_writer_alone_sends(deeds in prop::collection::vec(deed(), 1..60)) {
+        let (arena, mut both) = (arena(), [Sending::new(true), Sending::new(false)]);
+        for sending in &mut both {
+            sending.writer(&arena);
+            for (number, deed) in deeds.iter().enumerate() {
+                sending.act(&arena, number as u8, deed);
+            }
+            for _ in 0..4 {
+                sending.writer(&arena);
+                (0..3).for_each(|lane| sending.outbox.credit(lane, 1 << 20));
+            }
+            sending.writer(&arena);
+        }
+        let [mine, alone] = &both;
+        for lane in 0..3 {
+            prop_assert_eq!(mine.of_lane(lane), alone.of_lane(lane));
+        }
+        // What is kept for another connection is what was sent, in its order.
+        let state = mine.outbox.state();
+        prop_assert_eq!(state.retained.sent(), mine.numbered.len() as u64);
+        for (number, packet) in mine.numbered.iter().enumerate() {
+            prop_assert_eq!(state.retained.from(number as u64), Some((number as u64, &packet[..])));
+        }
+        prop_assert!(state.turns.is_empty() && !state.first.waits() && state.held == 0);
+    }
+}
+
+#[test]
+fn a_lane_leaves_to_the_writer_what_it_may_not_wait_for() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let mut packet = Packet::default();
+    let mut send = |message: &[u8], regions, urgent| {
+        outbox.send_message(1, message, regions, urgent, &arena, &mut packet).unwrap()
+    };
+    assert!(!send(b"before the connection is ready", Vec::new(), true));
+    let drain = || while !next_frames(&outbox, &arena).is_empty() {};
+    drain();
+    outbox.state().sending.free();
+    assert!(!send(b"nobody waits for this one", Vec::new(), false), "it lingers");
+    assert!(send(b"for this one", vec![region(4096, 10)], true));
+    assert!(!send(b"somebody sends", Vec::new(), true));
+    let frames = |packet: &Packet| {
+        let mut stream = Vec::new();
+        put_packet(&mut stream, &packet.frames[PACKET_HEADER..], false);
+        content(stream).into_iter().map(|frame| (frame.0, frame.2.len())).collect::<Vec<_>>()
+    };
+    // A message and its small region are one packet.
+    assert_eq!(frames(&packet), [(Kind::Message, 25), (Kind::Region, 18), (Kind::Message, 12)]);
+    assert!(outbox.sent(&arena, &mut packet, false), "looks once more");
+    assert_eq!(frames(&packet), [(Kind::Message, 14)]);
+    outbox.sever();
+    assert!(!outbox.sent(&arena, &mut packet, false));
+    assert!(!outbox.send_message(1, b"no connection", Vec::new(), true, &arena, &mut packet).unwrap());
 }

@@ -44,6 +44,12 @@ impl First {
         self.credits.remove(&lane);
     }
 
+    /// Something waits to be sent.
+    pub fn waits(&self) -> bool {
+        let signs = [self.ping, self.pong, self.ack];
+        signs.iter().any(Option::is_some) || !self.credits.is_empty() || self.farewell.is_some()
+    }
+
     /// Moves all waiting signs to `out`.
     pub fn put_signs(&mut self, out: &mut Vec<u8>) {
         let signs = [(Kind::Ping, &mut self.ping), (Kind::Pong, &mut self.pong), (Kind::Ack, &mut self.ack)];

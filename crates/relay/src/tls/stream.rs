@@ -4,6 +4,9 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
 use crate::tls::handshake::{Secured, broken};
 use crate::tls::records::{Opened, Opener, Sealer};
 
@@ -14,7 +17,7 @@ const CHUNK: usize = 1 << 20;
 /// slow peer does not block the other direction.
 pub fn split(socket: TcpStream, tls: Option<Secured>) -> io::Result<(Reader, Writer)> {
     let (sealer, opener) = tls.map(|tls| (tls.sealer, tls.opener)).unzip();
-    let writer = Writer { socket: socket.try_clone()?, sealer, records: Vec::new() };
+    let writer = Writer { socket: socket.try_clone()?, sealer, records: Vec::new(), offered: 0 };
     Ok((Reader { socket, opener, chunk: vec![0; CHUNK], start: 0, end: 0, closed: false }, writer))
 }
 
@@ -33,6 +36,8 @@ pub struct Writer {
     socket: TcpStream,
     sealer: Option<Sealer>,
     records: Vec<u8>,
+    /// How many bytes of them the socket has taken.
+    offered: usize,
 }
 
 impl Reader {
@@ -80,12 +85,41 @@ impl Writer {
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(sealer) = &mut self.sealer else { return self.socket.write_all(bytes) };
         self.records.clear();
+        self.offered = 0;
         sealer.seal(bytes, &mut self.records).map_err(broken)?;
-        self.socket.write_all(&self.records)
+        self.finish()
+    }
+
+    /// Sends these bytes without waiting. False: the socket takes no more, and [`Writer::finish`] comes before anything else.
+    pub fn offer(&mut self, parts: &[&[u8]]) -> io::Result<bool> {
+        self.records.clear();
+        self.offered = 0;
+        for part in parts {
+            match &mut self.sealer {
+                Some(sealer) => sealer.seal(part, &mut self.records).map_err(broken)?,
+                None => self.records.extend_from_slice(part),
+            }
+        }
+        while self.offered < self.records.len() {
+            match send(&self.socket, &self.records[self.offered..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(taken) => self.offered += taken,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the socket has taken all that was offered.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let rest = std::mem::replace(&mut self.offered, self.records.len());
+        self.socket.write_all(&self.records[rest..])
     }
 
     /// Closes this direction.
     pub fn end(&mut self) {
+        let _ = self.finish();
         if let Some(sealer) = &mut self.sealer {
             self.records.clear();
             if sealer.close(&mut self.records).is_ok() {
@@ -93,5 +127,38 @@ impl Writer {
             }
         }
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn an_offer_never_waits_and_its_rest_follows() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut peer = listener.accept().unwrap().0;
+        let (_, mut writer) = split(socket, None).unwrap();
+        let (mut piece, mut sent) = (vec![0u8; 1 << 20], Vec::new());
+        loop {
+            piece.iter_mut().enumerate().for_each(|(at, byte)| *byte = (sent.len() / 7 + at) as u8);
+            sent.extend_from_slice(b"signs");
+            sent.extend_from_slice(&piece);
+            // The peer does not read: at some time the socket is full.
+            if !writer.offer(&[b"signs", &piece]).unwrap() {
+                break;
+            }
+        }
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            peer.read_to_end(&mut all).map(|_| all)
+        });
+        writer.finish().unwrap();
+        assert!(writer.offer(&[b"", b"the last"]).unwrap() || writer.finish().is_ok());
+        sent.extend_from_slice(b"the last");
+        writer.end();
+        assert!(reader.join().unwrap().unwrap() == sent);
     }
 }

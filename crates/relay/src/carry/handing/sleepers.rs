@@ -3,11 +3,14 @@
 //! The standard library's condition variable makes a kernel call for each notification, whether or not anybody waits. This
 //! one knows: it makes one only if a thread has begun to wait since the last one.
 
+use std::sync::PoisonError;
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, MutexGuard, PoisonError};
+
 use std::time::Duration;
+
+use super::sync::{Condvar, MutexGuard};
 
 /// All of its methods are called under the same lock.
 #[derive(Debug, Default)]
@@ -45,37 +48,5 @@ impl Sleepers {
     #[cfg(test)]
     pub fn woken(&self) -> usize {
         self.woken.load(Ordering::Relaxed)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::{Arc, Mutex};
-
-    #[test]
-    fn all_sleepers_wake_and_nobody_costs_nothing() {
-        let shared = Arc::new((Mutex::new(0), Sleepers::default()));
-        let wake = || shared.1.wake(&mut shared.0.lock().unwrap());
-        (0..10).for_each(|_| wake());
-        assert_eq!(shared.1.woken(), 0, "nobody waits");
-        let threads = [(); 3].map(|()| {
-            let shared = shared.clone();
-            std::thread::spawn(move || {
-                let mut state = shared.0.lock().unwrap();
-                *state += 1;
-                while *state < 100 {
-                    state = shared.1.wait(state);
-                }
-            })
-        });
-        while *shared.0.lock().unwrap() < 3 {
-            std::thread::yield_now();
-        }
-        *shared.0.lock().unwrap() = 100;
-        wake();
-        wake();
-        assert_eq!(shared.1.woken(), 1, "all at once");
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
