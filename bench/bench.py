@@ -27,6 +27,7 @@ import machine  # noqa: E402
 import measure  # noqa: E402
 import moves  # noqa: E402
 import net  # noqa: E402
+import netcalls  # noqa: E402
 import policies  # noqa: E402
 import recording  # noqa: E402
 import sandbox  # noqa: E402
@@ -130,6 +131,7 @@ FIGURES = {
     "policy.interpreted_ns": "... a decision without machine code",
     "policy.verify_ms": "... reading and verifying its object",
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
+    **netcalls.FIGURES,
     **apis.FIGURES,
     **vm.FIGURES,
     **fpga.FIGURES,
@@ -162,6 +164,7 @@ BENCHMARKS = {
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "heap": (measure.heap, [name for name in FIGURES if name.startswith("heap.")]),
     "net": (net.net, [name for name in FIGURES if name.startswith("net.")]),
+    "netcalls": (netcalls.netcalls, list(netcalls.FIGURES)),
     "slicing": (slicing.slicing, [name for name in FIGURES if name.startswith("slicing.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
