@@ -64,7 +64,7 @@ class Cluster:
 
     # --- up and down ---
 
-    def up(self, deploy=True):
+    def up(self):
         """From nothing to two nodes that are ready, with the plugin on them."""
         self.folder.mkdir(exist_ok=True)
         self.folder.chmod(0o755)
@@ -76,22 +76,33 @@ class Cluster:
             self.start_node(name, number, archives)
         for name in NODES:
             wait_until(HANG, f"node {name} is ready", lambda name=name: self.is_ready(name))
-        if deploy:
-            self.deploy()
+        self.deploy()
 
     def connect(self):
         """A bridge in the control plane; a wire from it to each node and to this machine."""
         control = self.control
         control.start()
-        control.call("sh", "-ec", f"ip link add br0 type bridge; ip addr add {CONTROL}/24 dev br0; ip addr add {SERVICE}/32 dev br0; ip link set br0 up")
+        self.make_bridge()
         for number, name in enumerate(NODES, 1):
             node = self.nodes[name]
             node.start()
             self.wire(name, node.init)
             node.call("sh", "-ec", f"ip addr add {PREFIX}.{10 + number}/24 dev eth0; ip link set eth0 up; ip route add default via {CONTROL}")
             control.call("ip", "route", "add", f"10.241.{number}.0/24", "via", f"{PREFIX}.{10 + number}")
+
+    def make_bridge(self):
+        addresses = f"ip addr add {CONTROL}/24 dev br0; ip addr add {SERVICE}/32 dev br0"
+        self.control.call("sh", "-ec", f"ip link add br0 type bridge; {addresses}; ip link set br0 up")
+
+    def wire_host(self):
+        """This machine's end of the bridge, for people's kubectl. Of one cluster at a time: all have the same addresses."""
         self.wire("host", os.getpid())
         run(["sh", "-ec", f"ip addr add {HOST}/24 dev {self.host_end}; ip link set {self.host_end} up"])
+
+    @staticmethod
+    def manager_options():
+        """Further options of the controller manager."""
+        return ()
 
     @property
     def host_end(self):
@@ -136,7 +147,7 @@ class Cluster:
         keys = ("--cluster-signing-cert-file", pki / "ca.crt", "--cluster-signing-key-file", pki / "ca.key")
         control.spawn("manager", self.program, "controller-manager", "--kubeconfig", self.folder / "manager.kubeconfig",
                       "--service-account-private-key-file", pki / "sa.key", "--root-ca-file", pki / "ca.crt",
-                      "--use-service-account-credentials", "--leader-elect=false", *keys)
+                      "--use-service-account-credentials", "--leader-elect=false", *keys, *self.manager_options())
         control.spawn("scheduler", self.program, "scheduler", "--kubeconfig", self.folder / "scheduler.kubeconfig", "--leader-elect=false")
 
     def start_api_server(self):
@@ -182,7 +193,7 @@ class Cluster:
     def lay_guest(self, node):
         """What the package aviary-guest has: for each API its description and the library for programs."""
         place = node.folder / "lib/aviary/guest"
-        for api in ("opencl", "testapi"):
+        for api in ("cuda", "opencl", "testapi"):
             (place / api).mkdir(parents=True, exist_ok=True)
             library = json.loads((APIS / api / "api.json").read_text(encoding="utf-8"))["library"]
             for name in ("api.json", library):
@@ -199,7 +210,7 @@ class Cluster:
             accelerator = self.folder / "accelerator"
             accelerator.touch()
             accelerator.chmod(0o666)
-            variables = {"LD_LIBRARY_PATH": str(vendor), "TESTAPI_ACCELERATOR": str(accelerator)}
+            variables = {"LD_LIBRARY_PATH": f"{vendor}:{vendor}/cuda", "TESTAPI_ACCELERATOR": str(accelerator)}
             config.write_text(NODE_TOML.format(accelerator=accelerator))
         else:
             # A program that is in no tree finds only the API that it is told of, whose library this node does not have.
@@ -264,7 +275,7 @@ class Cluster:
     def kubectl(self, *words, check=True, given=None, account="admin"):
         """The output of kubectl; of one that fails, what it says, unless that is wrong."""
         done = subprocess.run(
-            [CACHE / "kubectl", "--kubeconfig", self.folder / f"{account}.kubeconfig", *map(str, words)],
+            ["nsenter", "-t", str(self.control.init), "-n", "--", CACHE / "kubectl", "--kubeconfig", self.folder / f"{account}.kubeconfig", *map(str, words)],
             capture_output=True, text=True, check=False, timeout=HANG, input=given,
         )
         if check and done.returncode != 0:

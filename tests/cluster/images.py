@@ -9,7 +9,9 @@ from harness.process import ROOT, run
 
 HERE = Path(__file__).resolve().parent
 CACHE = ROOT / "target/cache/cluster"
-# The client of line 6: a loader of OpenCL, and no vendor's library.
+# Programs of apis/cuda/tests, which print what is expected there.
+CUDA_PROGRAMS = ("arithmetic", "contexts", "errors", "matrices", "transfers", "vectors")
+# The client: a loader of OpenCL, and no vendor's library.
 PROGRAMS = ("/usr/bin/clinfo", "/usr/bin/env", "/usr/bin/cat")
 
 
@@ -37,13 +39,28 @@ def pause(folder):
     return ("/bin/sleep", "infinity")
 
 
+def build_cuda(built):
+    """The reference driver, which n1 has, and programs that need a driver."""
+    runtime = ROOT / "target/cache/cuda-runtime"
+    if not (runtime / "include/cuda.h").exists():
+        run([ROOT / "apis/cuda/tests/fetch-runtime"])
+    run(["env", f"CUDA_INCLUDE={runtime}/include", ROOT / "apis/cuda/refdriver/build", built / "cuda"])
+    flags = ("-std=gnu11", "-O1", "-pthread", "-isystem", runtime / "include")
+    for name in CUDA_PROGRAMS:
+        source = ROOT / f"apis/cuda/tests/driver/{name}.c"
+        run(["gcc", *flags, "-o", built / name, source, f"-L{built}/cuda", "-lcuda", "-lm"])
+    return [built / name for name in CUDA_PROGRAMS]
+
+
 def client(folder):
     """Programs that use OpenCL and the test API, as they come."""
     busybox(folder)
     built = folder.parent / "programs"
     run(["sh", ROOT / "apis/testapi/build", built])
     run(["gcc", "-O2", "-Wall", "-Werror", "-o", built / "compute", HERE / "compute.c", "-lOpenCL"])
-    own = {"LD_LIBRARY_PATH": str(built)}
+    for program in build_cuda(built):
+        lay(folder, program, f"/usr/bin/{program.name}")
+    own = {"LD_LIBRARY_PATH": f"{built}:{built}/cuda"}
     for program in ("accelerate", "hold"):
         lay(folder, built / program, f"/usr/bin/{program}")
     lay(folder, built / "compute", "/usr/bin/compute")
@@ -51,7 +68,7 @@ def client(folder):
         lay(folder, program)
     # Guest libraries as this tree builds them need it; those of the packages do not.
     lay(folder, run(["gcc", "-print-file-name=libgcc_s.so.1"]).strip(), "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1")
-    for program in (*PROGRAMS, built / "compute", built / "accelerate"):
+    for program in (*PROGRAMS, built / "compute", built / "accelerate", built / "arithmetic"):
         for library in libraries(program, own):
             if not library.startswith(str(built)):
                 # Where the dynamic linker of Debian looks; it has no list of libraries here.

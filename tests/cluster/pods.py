@@ -81,6 +81,10 @@ class Pods:
         for kind in ("pod", "resourceclaim"):
             self.cluster.kubectl("delete", kind, *names, "-n", namespace, "--ignore-not-found", "--now")
 
+    def clear(self):
+        """After a case that has failed."""
+        self.cluster.kubectl("delete", "pod,resourceclaim", "--all", "--now", check=False)
+
     def nothing_left(self):
         """No grant, CDI file, folder of a socket or checkpoint of a claim on any node."""
         wait_until(HANG, "nothing of any claim is left", lambda: not self.left())

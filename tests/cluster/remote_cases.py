@@ -1,12 +1,15 @@
 """Pods of a node without an accelerator, on another node's."""
 
+import difflib
 import time
 
-from harness.process import HANG, Wrong, run, wait_until
+from harness.process import HANG, ROOT, Wrong, run, wait_until
+from images import CUDA_PROGRAMS
 from pods import ACCELERATOR, Pods, claim, pod
 
 # Long enough that everything that waits for the other node has noticed.
 AWAY = 30
+EXPECTED = ROOT / "apis/cuda/tests/expected"
 
 
 def another_node(cluster):
@@ -70,4 +73,19 @@ def without_the_link(cluster):
     pods.nothing_left()
 
 
-CASES = {"another node": another_node, "without the link": without_the_link}
+def cuda(cluster):
+    """Programs of CUDA's driver API print on the node without a driver what they print on the reference driver."""
+    pods = Pods(cluster)
+    each = "; ".join(f"echo = {name}; {name}" for name in CUDA_PROGRAMS)
+    cluster.apply(claim("cuda", memory="1Gi", share=10, device_class="cuda.aviary.dev"),
+                  pod("cuda", "/bin/sh", "-c", each, claim_name="cuda", node="n2"))
+    pods.wait("cuda", "Succeeded", "Failed")
+    said = pods.log("cuda")
+    expected = "".join(f"= {name}\n{(EXPECTED / f'{name}.txt').read_text(encoding='utf-8')}" for name in CUDA_PROGRAMS)
+    if said != expected:
+        raise Wrong("\n".join(difflib.unified_diff(expected.splitlines(), said.splitlines(), lineterm="", n=0))[:3000])
+    pods.remove("cuda")
+    pods.nothing_left()
+
+
+CASES = {"another node": another_node, "cuda": cuda, "without the link": without_the_link}

@@ -107,6 +107,7 @@ func (d *Driver) answer(ctx context.Context, claim *resourceapi.ResourceClaim) e
 	if entry, err := d.store.Get(plan.UID); err != nil || entry != nil {
 		return errors.Join(err, fmt.Errorf("claim %s was prepared here, and is not unprepared yet", plan.UID))
 	}
+	d.mark(plan.UID, true)
 	if refusal == nil {
 		refusal = d.grantKey(ctx, plan, key)
 	}
@@ -143,7 +144,14 @@ func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) er
 // claimName is a claim, and by what name to look for it.
 type claimName struct{ uid, namespace, name string }
 
+// wakeSweep has what is here of a claim taken back. Most claims are other nodes'.
 func (d *Driver) wakeSweep(claim *resourceapi.ResourceClaim) {
+	d.mutex.Lock()
+	here := d.mine[string(claim.UID)]
+	d.mutex.Unlock()
+	if !here {
+		return
+	}
 	select {
 	case d.gone <- claimName{string(claim.UID), claim.Namespace, claim.Name}:
 	default:
@@ -159,7 +167,7 @@ func (d *Driver) sweepOften(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case claim := <-d.gone:
-			err = d.sweepOne(ctx, claim)
+			err = d.sweepLocked(ctx, claim)
 		case <-next:
 			err = d.Sweep(ctx)
 			next = time.After(sweepInterval)
@@ -178,20 +186,10 @@ func (d *Driver) Sweep(ctx context.Context) error {
 	}
 	var errs []error
 	for _, claim := range held {
+		d.mark(claim.uid, true)
 		errs = append(errs, d.sweepLocked(ctx, claim))
 	}
 	return errors.Join(errs...)
-}
-
-func (d *Driver) sweepOne(ctx context.Context, claim claimName) error {
-	held, err := d.held(ctx)
-	if err != nil {
-		return err
-	}
-	if _, ok := held[claim.uid]; !ok {
-		return nil
-	}
-	return d.sweepLocked(ctx, claim)
 }
 
 // sweepLocked looks at one claim again with its lock held: it may have been allocated and prepared meanwhile.

@@ -50,7 +50,7 @@ type Driver struct {
 	hook func(step string) error
 
 	mutex sync.Mutex
-	busy  map[string]*sync.Mutex
+	busy  map[string]*lock
 	// devices by the name that they have in slices, as they were last listed.
 	devices map[string]accelerator
 	health  health
@@ -58,14 +58,22 @@ type Driver struct {
 	claims listers.ResourceClaimLister
 	// gone are claims that were deleted or are not allocated any more.
 	gone chan claimName
+	// mine are claims of which something may be on this node, by UID: those that this process has worked at or found.
+	mine map[string]bool
 	// told is the last reason that was told of a claim.
 	told map[types.UID]string
 }
 
 // New makes a driver; it does nothing yet.
 func New(settings Settings, client kubernetes.Interface, daemon node.Node, kept *store.Store, files cdi.Files) *Driver {
-	return &Driver{Settings: settings, client: client, node: daemon, store: kept, cdi: files, busy: map[string]*sync.Mutex{},
-		told: map[types.UID]string{}, gone: make(chan claimName, 1024)}
+	return &Driver{Settings: settings, client: client, node: daemon, store: kept, cdi: files, busy: map[string]*lock{},
+		told: map[types.UID]string{}, mine: map[string]bool{}, gone: make(chan claimName, 1024)}
+}
+
+// lock of one claim, while somebody has it or waits for it.
+type lock struct {
+	sync.Mutex
+	users int
 }
 
 // lock keeps two calls from working at one claim. A call of another claim does not wait: one may wait for another node.
@@ -73,12 +81,32 @@ func (d *Driver) lock(uid string) func() {
 	d.mutex.Lock()
 	one := d.busy[uid]
 	if one == nil {
-		one = &sync.Mutex{}
+		one = &lock{}
 		d.busy[uid] = one
 	}
+	one.users++
 	d.mutex.Unlock()
 	one.Lock()
-	return one.Unlock
+	return func() {
+		one.Unlock()
+		d.mutex.Lock()
+		defer d.mutex.Unlock()
+		if one.users--; one.users == 0 {
+			delete(d.busy, uid)
+		}
+	}
+}
+
+// mark notes that something of a claim may be here, or that nothing is.
+func (d *Driver) mark(uid string, here bool) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if here {
+		d.mine[uid] = true
+	} else {
+		delete(d.mine, uid)
+		delete(d.told, types.UID(uid))
+	}
 }
 
 // step is where tests end the plugin.
@@ -114,6 +142,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		return d.prepared(plan), nil
 	}
 	defer d.lock(plan.UID)()
+	d.mark(plan.UID, true)
 	entry := store.Entry{UID: plan.UID, Namespace: plan.Namespace, Name: plan.Name, State: store.Preparing}
 	if plan.IsRemote(d.Node) {
 		entry.Pool = plan.Pool
@@ -224,7 +253,11 @@ func (d *Driver) takeBack(ctx context.Context, uid string) error {
 	if err := d.step("forget"); err != nil {
 		return err
 	}
-	return d.store.Delete(uid)
+	if err := d.store.Delete(uid); err != nil {
+		return err
+	}
+	d.mark(uid, false)
+	return nil
 }
 
 // HandleError implements kubeletplugin.DRAPlugin.

@@ -1,0 +1,290 @@
+// kubelet-double stands for the kubelets of many nodes, for tests: it has plugins prepare and unprepare claims over their real
+// sockets, and starts no containers. It also makes the load: pods with claims, made and deleted at random.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+)
+
+const (
+	driver    = "accel.aviary.dev"
+	namespace = "default"
+	retry     = 200 * time.Millisecond
+	perCall   = 30 * time.Second
+)
+
+var (
+	kubeconfig = flag.String("kubeconfig", "", "")
+	nodes      = flag.String("nodes", "", "names, separated by commas")
+	folder     = flag.String("folder", "", "has a folder for each node, with plugins in it")
+	count      = flag.Int("claims", 100, "claims to make, each with a pod")
+	parallel   = flag.Int("parallel", 40, "the most at a time")
+	seed       = flag.Int64("seed", 1, "of what is made and how long it lives")
+	share      = flag.Int("share", 60, "the largest share of a claim")
+)
+
+// double is all kubelets.
+type double struct {
+	client  kubernetes.Interface
+	plugins map[string]drapb.DRAPluginClient
+	pods    cache.Indexer
+	// working are pods of which a goroutine takes care.
+	working  sync.Map
+	prepared atomic.Int64
+	failed   atomic.Int64
+	nanos    atomic.Int64
+}
+
+func main() {
+	flag.Parse()
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "kubelet-double:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 2000, 4000
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	d := &double{client: client, plugins: map[string]drapb.DRAPluginClient{}}
+	for _, name := range strings.Split(*nodes, ",") {
+		socket := filepath.Join(*folder, name, "plugins", driver, "dra.sock")
+		connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		d.plugins[name] = drapb.NewDRAPluginClient(connection)
+	}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	informer := factory.Core().V1().Pods().Informer()
+	d.pods = informer.GetIndexer()
+	take := func(object any) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok || pod.Spec.NodeName == "" {
+			return
+		}
+		if _, busy := d.working.LoadOrStore(pod.UID, true); !busy {
+			go d.life(ctx, pod.DeepCopy())
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, object any) { take(object) }}); err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+	d.load(ctx)
+	prepared := d.prepared.Load()
+	fmt.Printf("%d prepared, %d attempts failed, %.1f ms a prepare\n", prepared, d.failed.Load(), float64(d.nanos.Load())/float64(max(prepared, 1))/1e6)
+	return nil
+}
+
+// again does something until it works.
+func again(ctx context.Context, what func() error) {
+	for ctx.Err() == nil && what() != nil {
+		time.Sleep(retry)
+	}
+}
+
+// deleted says whether a pod is to end.
+func (d *double) deleted(pod *corev1.Pod) bool {
+	object, there, _ := d.pods.GetByKey(pod.Namespace + "/" + pod.Name)
+	if !there {
+		return true
+	}
+	now := object.(*corev1.Pod)
+	return now.UID != pod.UID || now.DeletionTimestamp != nil
+}
+
+// life is what a kubelet does for a pod.
+func (d *double) life(ctx context.Context, pod *corev1.Pod) {
+	defer d.working.Delete(pod.UID)
+	plugin := d.plugins[pod.Spec.NodeName]
+	claim := d.claimOf(ctx, pod)
+	if claim == nil || plugin == nil {
+		d.end(ctx, pod)
+		return
+	}
+	for !d.deleted(pod) && !d.prepare(ctx, plugin, claim) {
+		time.Sleep(retry)
+	}
+	again(ctx, func() error {
+		patch := []byte(`{"status": {"phase": "Running"}}`)
+		_, err := d.client.CoreV1().Pods(namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	for !d.deleted(pod) {
+		time.Sleep(retry / 4)
+	}
+	again(ctx, func() error {
+		within, stop := context.WithTimeout(ctx, perCall)
+		defer stop()
+		answer, err := plugin.NodeUnprepareResources(within, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+		if err != nil {
+			return err
+		}
+		if said := answer.Claims[claim.Uid]; said == nil || said.Error != "" {
+			return fmt.Errorf("%v", said)
+		}
+		return nil
+	})
+	d.end(ctx, pod)
+}
+
+func (d *double) claimOf(ctx context.Context, pod *corev1.Pod) *drapb.Claim {
+	var found *drapb.Claim
+	again(ctx, func() error {
+		claim, err := d.client.ResourceV1().ResourceClaims(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			found = &drapb.Claim{Namespace: namespace, Name: claim.Name, Uid: string(claim.UID)}
+		}
+		return err
+	})
+	return found
+}
+
+func (d *double) prepare(ctx context.Context, plugin drapb.DRAPluginClient, claim *drapb.Claim) bool {
+	within, stop := context.WithTimeout(ctx, perCall)
+	defer stop()
+	began := time.Now()
+	answer, err := plugin.NodePrepareResources(within, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{claim}})
+	if err == nil && answer.Claims[claim.Uid] != nil && answer.Claims[claim.Uid].Error == "" {
+		d.prepared.Add(1)
+		d.nanos.Add(int64(time.Since(began)))
+		return true
+	}
+	d.failed.Add(1)
+	return false
+}
+
+// end is what a kubelet does last.
+func (d *double) end(ctx context.Context, pod *corev1.Pod) {
+	now := int64(0)
+	again(ctx, func() error {
+		err := d.client.CoreV1().Pods(namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now,
+			Preconditions: &metav1.Preconditions{UID: &pod.UID}})
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// load makes claims with pods, waits a random time, or until they run, and deletes them.
+func (d *double) load(ctx context.Context) {
+	random := rand.New(rand.NewSource(*seed))
+	room := make(chan bool, *parallel)
+	var all sync.WaitGroup
+	began := time.Now()
+	for number := range *count {
+		room <- true
+		part, patience := 1+random.Intn(*share), time.Duration(random.Intn(3000))*time.Millisecond
+		waits := random.Intn(4) > 0
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			defer func() { <-room }()
+			d.one(ctx, fmt.Sprintf("load-%d", number), part, patience, waits)
+		}()
+		if number%500 == 499 {
+			fmt.Printf("%d made in %.0f s, %d prepared, %d attempts failed\n", number+1, time.Since(began).Seconds(), d.prepared.Load(), d.failed.Load())
+		}
+	}
+	all.Wait()
+	fmt.Printf("%d made and deleted in %.0f s\n", *count, time.Since(began).Seconds())
+}
+
+func (d *double) one(ctx context.Context, name string, part int, patience time.Duration, waits bool) {
+	claims, pods := d.client.ResourceV1().ResourceClaims(namespace), d.client.CoreV1().Pods(namespace)
+	create := func(make func() error) {
+		again(ctx, func() error {
+			if err := make(); !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			return nil
+		})
+	}
+	create(func() error {
+		_, err := claims.Create(ctx, claimCalled(name, part), metav1.CreateOptions{})
+		return err
+	})
+	create(func() error { _, err := pods.Create(ctx, podCalled(name), metav1.CreateOptions{}); return err })
+	// Most run before they are deleted; others are deleted whatever they do.
+	limit := time.Now().Add(20 * time.Second)
+	for waits && time.Now().Before(limit) {
+		object, there, _ := d.pods.GetByKey(namespace + "/" + name)
+		if there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning {
+			break
+		}
+		time.Sleep(retry / 2)
+	}
+	time.Sleep(patience)
+	remove := func(delete func() error) {
+		again(ctx, func() error {
+			if err := delete(); !apierrors.IsNotFound(err) {
+				return err
+			}
+			return nil
+		})
+	}
+	remove(func() error { return pods.Delete(ctx, name, metav1.DeleteOptions{}) })
+	remove(func() error { return claims.Delete(ctx, name, metav1.DeleteOptions{}) })
+	again(ctx, func() error {
+		_, err := claims.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("still there: %w", err)
+	})
+}
+
+func claimCalled(name string, part int) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{
+		Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "part", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: driver, Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+				"share": *resource.NewQuantity(int64(part), resource.DecimalSI)}}}}}}}}
+}
+
+func podCalled(name string) *corev1.Pod {
+	no, grace := false, int64(30)
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "part", ResourceClaimName: &name}},
+		Containers: []corev1.Container{{Name: "none", Image: "none",
+			Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "part"}}}}}}}
+}
