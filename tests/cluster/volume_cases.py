@@ -19,7 +19,8 @@ def volume(nodes, claims):
         load = made.load(claims, SEED)
         made.harm(SEED, lambda: load.poll() is None)
         said = (made.folder / "log/control-double").read_text(encoding="utf-8").splitlines()[-2:]
-        print(f"    seed {SEED}, {nodes} nodes up in {ready - began:.0f} s; {'; '.join(said)}; killed {made.killed}; at most {made.most}% given")
+        print(f"    seed {SEED}, {nodes} nodes up in {ready - began:.0f} s; {'; '.join(said)}; killed {made.killed}; at most {made.most}% "
+              f"given, {made.promised_twice} times more promised")
         if load.returncode:
             raise AssertionError(f"the double ended with status {load.returncode}: {said}")
         made.has_nothing_left()
