@@ -2,10 +2,10 @@
 //! `gateway`; [`crate::carry::life`] attaches connections to it, one after the other.
 //!
 //! Threads: one reads the network, one writes it, one reads the local control socket, and for each lane one takes messages
-//! out of the local ring and one puts arriving messages into the other ring. A call passes as few of them as possible: the
-//! thread that takes a message out of a ring sends it itself ([`crate::carry::handing::turn`]), and the network reader puts
-//! an arriving message into its ring itself, if no other waits and it has room. The network reader never waits for a lane,
-//! so a full lane does not delay others.
+//! out of the local ring. A call passes as few of them as possible: the thread that takes a message out of a ring sends it
+//! itself ([`crate::carry::handing::turn`]), and the network reader puts an arriving message into its ring itself, if no
+//! other waits and it has room. The network reader never waits for a lane, so a full lane does not delay others: what finds
+//! no room is for a thread of the lane, which is started then.
 //!
 //! A hostile remote peer can fill at most [`ALL_HELD`] bytes for all rings and the memory that [`Touched`] allows; beyond
 //! that its session ends. A hostile local peer can only end its own session.
@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::take_regions;
 use aviary_transport::{
-    Arena, Consumer, ConsumerPosition, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, ProducerPosition,
-    Region, Side,
+    Arena, Consumer, ConsumerPosition, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Region, Side,
 };
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
@@ -36,13 +35,17 @@ use crate::carry::touched::Touched;
 use crate::frames::items::Gathered;
 use crate::output::Output;
 
-/// The most lanes of one guest at a time; an API server accepts as many. Each needs two threads here.
+/// The most lanes of one guest at a time; an API server accepts as many. Each needs a thread here, and another one once its
+/// ring was full.
 pub(crate) const MAX_LANES: usize = 1024;
 /// The most memory, in bytes, for messages that have arrived for one lane and wait for room in its ring. An honest peer
 /// sends its credit and one message beyond it; the shortest messages need about three times their size here.
 const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
 /// The most memory, in bytes, for messages that wait for room in any ring of a session.
 const ALL_HELD: usize = 8 * MAX_MESSAGE;
+/// How long the network reader, which waits for nothing, may take to put what it has into a ring.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Where a lane lies in the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LanePlace {
@@ -57,9 +60,10 @@ pub(crate) struct CarriedLane {
     pub inbox: Arc<Inbox>,
     /// Locked only by the network reader and the delivering thread, one of which passes the other by.
     pub sink: Arc<Mutex<Sink>>,
-    /// Each answers where it has stopped, the second one also how many bytes it has delivered without granting credit for them.
+    /// Answers where it has stopped.
     pub pump: Option<JoinHandle<ConsumerPosition>>,
-    pub delivery: Option<JoinHandle<(ProducerPosition, usize)>>,
+    /// Started when something has found no room in the ring.
+    pub delivery: Option<JoinHandle<()>>,
 }
 
 pub(crate) struct Carrier {
@@ -312,7 +316,7 @@ impl Carrier {
         if self.side == Side::Guest {
             self.control.send(open, None).map_err(|_| LaneError::Dead)?;
         }
-        let inbox = Arc::new(Inbox::new(self.output.total.clone()));
+        let inbox = Arc::new(Inbox::unattended(self.output.total.clone()));
         let place = LanePlace { offset: open.offset, length };
         lanes.insert(number, self.start_lane(number, place, (end, liveness), inbox, 0)?);
         Ok(())
@@ -331,17 +335,22 @@ impl Carrier {
         let Some((tx, mut rx)) = end.split() else { return Err(LaneError::Open("rings")) };
         let sink = Arc::new(Mutex::new(Sink::new(number, tx, delivered)));
         rx.set_interruptible(true);
-        let no_thread = LaneError::Socket;
         let pump = thread(&format!("out-{number}"), {
             let carrier = self.clone();
             move || carrier.pump(number, rx)
         });
-        let delivery = thread(&format!("in-{number}"), {
-            let (carrier, inbox, sink) = (self.clone(), inbox.clone(), sink.clone());
-            move || carrier.deliver(&sink, &inbox)
-        });
-        let (pump, delivery) = (Some(pump.map_err(no_thread)?), Some(delivery.map_err(no_thread)?));
-        Ok(CarriedLane { place, liveness, waker, inbox, sink, pump, delivery })
+        let pump = Some(pump.map_err(LaneError::Socket)?);
+        Ok(CarriedLane { place, liveness, waker, inbox, sink, pump, delivery: None })
+    }
+
+    /// Starts the thread that waits for room in a lane's ring, once.
+    pub(crate) fn start_delivery(self: &Arc<Self>, number: u32) -> io::Result<()> {
+        let mut lanes = locked(&self.lanes);
+        // A lane that has just ended needs none.
+        let Some(lane) = lanes.get_mut(&number).filter(|lane| lane.inbox.attend()) else { return Ok(()) };
+        let (carrier, inbox, sink) = (self.clone(), lane.inbox.clone(), lane.sink.clone());
+        lane.delivery = Some(thread(&format!("in-{number}"), move || carrier.deliver(&sink, &inbox))?);
+        Ok(())
     }
 
     /// Sends messages of a local ring to the other machine, until the ring ends or the pump is interrupted. Answers where.
@@ -405,8 +414,8 @@ impl Carrier {
         turn.is_ok()
     }
 
-    /// Puts arriving messages into the local ring, until the session ends or the inbox is stopped. Answers where.
-    fn deliver(&self, sink: &Mutex<Sink>, inbox: &Inbox) -> (ProducerPosition, usize) {
+    /// Puts arriving messages into the local ring, until the session ends or the inbox is stopped.
+    fn deliver(&self, sink: &Mutex<Sink>, inbox: &Inbox) {
         while let Some(parcel) = inbox.next() {
             if let Parcel::Control(message) = parcel {
                 let _ = self.control.send(message, None);
@@ -415,7 +424,6 @@ impl Carrier {
             }
         }
         inbox.ended();
-        locked(sink).position()
     }
 
     fn broken(&self, why: &str) {
@@ -433,31 +441,37 @@ impl Carrier {
     }
 
     /// Whole messages from the network.
-    pub fn arrived(&self, lane: u32, parcel: Parcel) -> Result<(), String> {
-        if let Some(inbox) = self.output.inbox(lane) {
-            return self.accept(inbox, parcel);
+    pub fn arrived(self: &Arc<Self>, number: u32, parcel: Parcel) -> Result<(), String> {
+        if let Some(inbox) = self.output.inbox(number) {
+            return self.accept(inbox, parcel).map(drop);
         }
         self.output.settle();
         // The lane has just ended: its messages are dropped.
-        let Some((inbox, sink)) = self.of_lane(lane) else { return Ok(()) };
-        if !inbox.pass_by() {
-            return self.accept(&inbox, parcel);
-        }
-        let rest = locked(&sink).offer(parcel, &self.outbox);
-        inbox.passed(rest);
-        Ok(())
+        let Some((inbox, sink)) = self.of_lane(number) else { return Ok(()) };
+        let unattended = if inbox.pass_by() {
+            let rest = locked(&sink).offer(parcel, &self.outbox);
+            inbox.passed(rest)
+        } else {
+            self.accept(&inbox, parcel)?
+        };
+        self.attend_if(unattended, number)
+    }
+
+    fn attend_if(self: &Arc<Self>, unattended: bool, number: u32) -> Result<(), String> {
+        let started = if unattended { self.start_delivery(number) } else { Ok(()) };
+        started.map_err(|error| format!("cannot start a thread for a lane: {error}"))
     }
 
     fn of_lane(&self, lane: u32) -> Option<(Arc<Inbox>, Arc<Mutex<Sink>>)> {
         locked(&self.lanes).get(&lane).map(|lane| (lane.inbox.clone(), lane.sink.clone()))
     }
 
-    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {
+    /// True: the inbox has no consumer.
+    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<bool, String> {
         if inbox.held() > LANE_HELD || self.output.total.get() > ALL_HELD {
             return Err("the peer sent more messages than its credit allows".into());
         }
-        inbox.push(parcel);
-        Ok(())
+        Ok(inbox.push(parcel))
     }
 
     pub fn arrived_control(self: &Arc<Self>, payload: &[u8]) -> Result<(), String> {
@@ -472,8 +486,11 @@ impl Carrier {
                 self.open_lane(message).map_err(|e| e.to_string())
             }
             (control_kind::LANE_CLOSE, Side::Guest) | (control_kind::FAREWELL, Side::Server) => {
-                match locked(&self.lanes).get(&message.lane) {
-                    Some(lane) => self.accept(&lane.inbox, Parcel::Control(message)),
+                match self.of_lane(message.lane) {
+                    Some((inbox, _)) => {
+                        let unattended = self.accept(&inbox, Parcel::Control(message))?;
+                        self.attend_if(unattended, message.lane)
+                    }
                     None => self.control.send(message, None).map_err(|e| e.to_string()),
                 }
             }
@@ -501,6 +518,8 @@ impl CarriedLane {
         self.waker.wake();
         self.pump.take().map(JoinHandle::join);
         self.delivery.take().map(JoinHandle::join);
+        // The network reader may be at the ring.
+        self.inbox.await_idle(Instant::now() + DELIVERY_TIMEOUT);
     }
 }
 

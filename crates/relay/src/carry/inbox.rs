@@ -89,6 +89,8 @@ struct InboxState {
     passed_by: bool,
     /// Parcels stay, and wait for the process that goes on with the session.
     held_back: bool,
+    /// There is no consumer until something waits.
+    unattended: bool,
     /// The consumer stops, whatever waits.
     stopped: bool,
     finished: bool,
@@ -142,6 +144,18 @@ impl Drop for Inbox {
 }
 
 impl Inbox {
+    /// An inbox without a consumer: [`Inbox::push`] and [`Inbox::passed`] say when it needs one. `total`: as of [`Inbox::new`].
+    pub fn unattended(total: Total) -> Self {
+        let inbox = Inbox::new(total);
+        inbox.state().unattended = true;
+        inbox
+    }
+
+    /// It has a consumer from now on. False: it had one.
+    pub fn attend(&self) -> bool {
+        std::mem::take(&mut self.state().unattended)
+    }
+
     /// `total`: the memory of all inboxes of a session, which includes this one.
     pub fn new(total: Total) -> Self {
         Inbox { state: Mutex::default(), more: Sleepers::default(), done: Sleepers::default(), total }
@@ -151,11 +165,13 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn push(&self, parcel: Parcel) {
+    /// True: somebody must become its consumer.
+    pub fn push(&self, parcel: Parcel) -> bool {
         let mut state = self.state();
         let more = state.push(parcel);
         self.total.0.fetch_add(more, Ordering::Relaxed);
         self.more.wake(&mut state);
+        state.unattended
     }
 
     /// True if nothing waits or is being handled: the caller hands its parcel over itself, and then calls [`Inbox::passed`]. The
@@ -167,8 +183,8 @@ impl Inbox {
         state.passed_by
     }
 
-    /// The caller of [`Inbox::pass_by`] is done. `rest`: what the consumer must handle.
-    pub fn passed(&self, rest: Option<Parcel>) {
+    /// The caller of [`Inbox::pass_by`] is done. `rest`: what the consumer must handle. True: as of [`Inbox::push`].
+    pub fn passed(&self, rest: Option<Parcel>) -> bool {
         let mut state = self.state();
         state.passed_by = false;
         let more = rest.map_or(0, |rest| state.push(rest));
@@ -178,6 +194,7 @@ impl Inbox {
             self.more.wake(&mut state);
         }
         self.done.wake(&mut state);
+        more > 0 && state.unattended
     }
 
     /// Memory of the waiting parcels, in bytes.
@@ -251,7 +268,7 @@ impl Inbox {
 
     /// After [`Inbox::finish`]: waits until everything was handled, until `deadline` at most.
     pub fn await_end(&self, deadline: Instant) -> bool {
-        self.wait_until(deadline, |state| state.ended)
+        self.wait_until(deadline, |state| state.ended || (state.unattended && !state.passed_by))
     }
 
     /// Waits until everything that was pushed so far was handled, until `deadline` at most.
@@ -297,6 +314,21 @@ mod tests {
         assert!(inbox.next().is_none());
         assert!(!inbox.pass_by(), "the lane has ended");
         assert_eq!(inbox.total.get(), 0);
+    }
+
+    #[test]
+    fn an_inbox_asks_for_a_consumer_when_something_waits() {
+        let inbox = Inbox::unattended(Total::default());
+        assert!(inbox.pass_by() && !inbox.passed(None), "nothing waits");
+        inbox.finish();
+        assert!(inbox.await_end(Instant::now()), "nobody is to end");
+        let inbox = Inbox::unattended(Total::default());
+        assert!(inbox.pass_by() && inbox.passed(Some(Parcel::Message(b"rest".to_vec()))));
+        assert!(inbox.push(Parcel::Message(b"more".to_vec())) && inbox.attend());
+        assert!(!inbox.attend() && !inbox.push(Parcel::Message(b"and more".to_vec())), "it has one");
+        inbox.finish();
+        assert!(!inbox.await_end(Instant::now()));
+        assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
     }
 
     #[test]

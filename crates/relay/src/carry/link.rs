@@ -281,7 +281,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn take(&mut self, carrier: &Carrier, frame: Frame) -> Result<(), String> {
+    fn take(&mut self, carrier: &Arc<Carrier>, frame: Frame) -> Result<(), String> {
         if frame.lane != self.lane {
             self.pass_on(carrier)?;
             self.lane = frame.lane;
@@ -290,7 +290,7 @@ impl Gathering {
         Ok(())
     }
 
-    fn pass_on(&mut self, carrier: &Carrier) -> Result<(), String> {
+    fn pass_on(&mut self, carrier: &Arc<Carrier>) -> Result<(), String> {
         let batch = std::mem::take(&mut self.batch);
         if batch.is_empty() { Ok(()) } else { carrier.arrived(self.lane, Parcel::Batch(batch)) }
     }

@@ -100,12 +100,16 @@ impl Carrier {
             let length = usize::try_from(length).map_err(|_| LaneError::Open("memory"))?;
             let liveness = Arc::new(Liveness::notified());
             let end = LaneEnd::shared(&self.arena, offset, length, Side::Guest, &liveness)?.resume(position)?;
-            let inbox = Arc::new(Inbox::new(self.output.total.clone()));
-            parcels.into_iter().for_each(|parcel| inbox.push(parcel));
+            let inbox = Arc::new(Inbox::unattended(self.output.total.clone()));
+            let mut unattended = false;
+            parcels.into_iter().for_each(|parcel| unattended = inbox.push(parcel));
             let place = LanePlace { offset, length };
             let lane = self.start_lane(number, place, (end, liveness), inbox, delivered as usize)?;
             if locked(&self.lanes).insert(number, lane).is_some() {
                 return Err(LaneError::Open("a number of its own"));
+            }
+            if unattended {
+                self.start_delivery(number).map_err(LaneError::Socket)?;
             }
         }
         Ok(())

@@ -103,7 +103,10 @@ impl Carrier {
             lane.liveness.interrupt();
             lane.waker.wake();
             let received = lane.pump.take()?.join().ok()?;
-            let (sent, delivered) = lane.delivery.take()?.join().ok()?;
+            if let Some(delivery) = lane.delivery.take() {
+                delivery.join().ok()?;
+            }
+            let (sent, delivered) = locked(&lane.sink).position();
             stopped.push(KeptLane {
                 number,
                 offset: lane.place.offset,
