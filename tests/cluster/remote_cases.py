@@ -47,7 +47,9 @@ def alone(cluster, pods):
 
 
 # By the address that it has: the namespace of a pod has no name that tests know.
-TAKE_DOWN = 'for at in /run/netns/*; do nsenter --net=$at ip addr | grep -q "inet $1/" && nsenter --net=$at ip link set eth0 down; done'
+TAKE_DOWN = (
+    'for at in /run/netns/*; do if nsenter --net=$at ip addr | grep -q "inet $1/"; then nsenter --net=$at ip link set eth0 down; fi; done'
+)
 
 
 def without_the_link(cluster):
