@@ -161,6 +161,63 @@ static void descriptions(const char *model) {
     api->ReleaseSession(session);
 }
 
+/* An allocator of the program's, and how much of it is in use. */
+static struct {
+    OrtAllocator table;
+    long given;
+} own;
+
+static void *own_alloc(OrtAllocator *this_, size_t size) {
+    own.given += this_ == &own.table;
+    return malloc(size);
+}
+
+static void own_free(OrtAllocator *this_, void *p) {
+    own.given -= this_ == &own.table && p;
+    free(p);
+}
+
+static const OrtMemoryInfo *own_info(const OrtAllocator *this_) {
+    return this_ == &own.table ? memory : NULL;
+}
+
+static void text_for(const char *what, OrtStatus *status, char *text) {
+    if (told(what, status, NULL))
+        return;
+    printf("%s, %ld\n", text ? text : "(none)", own.given);
+    if (text)
+        own_free(&own.table, text);
+}
+
+static void allocators(const char *model) {
+    OrtModelMetadata *metadata = NULL;
+    const OrtMemoryInfo *info = NULL;
+    char *text = NULL;
+    OrtSession *session = session_of(model, NULL);
+    own.table = (OrtAllocator){.version = ORT_API_VERSION, .Alloc = own_alloc, .Free = own_free, .Info = own_info};
+    OrtStatus *status = api->SessionGetInputName(session, 0, &own.table, &text);
+    text_for("input", status, text);
+    status = api->SessionGetOutputName(session, 0, &own.table, &text);
+    text_for("output", status, text);
+    status = api->SessionGetInputName(session, 9, &own.table, &text);
+    text_for("no input", status, text);
+    told("metadata", api->SessionGetModelMetadata(session, &metadata), NULL);
+    status = api->ModelMetadataGetGraphName(metadata, &own.table, &text);
+    text_for("graph", status, text);
+    status = api->ModelMetadataGetProducerName(metadata, &own.table, &text);
+    text_for("producer", status, text);
+    status = api->ModelMetadataLookupCustomMetadataMap(metadata, &own.table, "nothing", &text);
+    text_for("nothing", status, text);
+    void *bytes = NULL;
+    told("own bytes", api->AllocatorAlloc(&own.table, 64, &bytes), NULL);
+    printf("given: %ld\n", own.given);
+    told("free", api->AllocatorFree(&own.table, bytes), NULL);
+    told("info", api->AllocatorGetInfo(&own.table, &info), NULL);
+    printf("given: %ld, %d\n", own.given, info == memory);
+    api->ReleaseModelMetadata(metadata);
+    api->ReleaseSession(session);
+}
+
 static void pairs(void) {
     OrtKeyValuePairs *pairs = NULL, *entries = NULL;
     OrtSessionOptions *options = NULL;
@@ -243,6 +300,7 @@ int main(int argc, char **argv) {
     runs(argv[1]);
     elements();
     descriptions(argv[1]);
+    allocators(argv[1]);
     pairs();
     devices();
     adapters();
