@@ -23,10 +23,10 @@ def field(data):
     return struct.pack("<Q", len(data)) + data
 
 
-def resume(version=2, token=b"", session=None, ticket=b"", received=0):
+def resume(version=3, token=b"", session=None, ticket=b"", received=0, joins=0):
     session = os.urandom(16) if session is None else session
     body = b"AVresume" + struct.pack("<Q", version) + field(token) + field(session) + field(ticket)
-    return body + struct.pack("<Q", received)
+    return body + struct.pack("<QQ", received, joins)
 
 
 def packet(payload, kind=RESUME):
@@ -53,8 +53,9 @@ def answer(data, tenant="tenant-alice"):
 def main():
     wrong = 0
     forged = [resume(), resume(ticket=os.urandom(32), received=2**64 - 1), resume(session=bytes(16))]
+    forged.append(resume(ticket=os.urandom(32), received=1, joins=1))
     forged = [packet(data) for data in forged]
-    nonsense = [resume(version=1), resume(session=b"short"), resume(ticket=b"x"), b"", os.urandom(500)]
+    nonsense = [resume(version=1), resume(version=2), resume(session=b"short"), resume(ticket=b"x"), b"", os.urandom(500)]
     nonsense = [packet(data) for data in nonsense] + [packet(resume(), kind) for kind in (12, 13)]
     for data in forged:
         told = answer(data)

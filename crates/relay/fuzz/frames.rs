@@ -1,11 +1,14 @@
 //! A peer that sends any bytes: packets, compressed or not, with and without numbers, and the frames in them. The first
 //! byte says in pieces of which size the rest arrives, which must not matter; what was understood must survive being sent
-//! again. Acknowledgements and resumptions are taken for what they say of packets that were kept.
+//! again. Acknowledgements and resumptions are taken for what they say of packets that were kept, pieces and their announcements
+//! for what they say of messages that wait.
 
 use crate::carry::retained::Retained;
 use crate::frames::frame::{Frame, FrameError, Kind, MAX_PACKET, Packets, put_header, put_packet, put_signs};
 use crate::frames::open::Open;
 use crate::resuming::resume::{Resume, Resumed, Resumption};
+use crate::strands::arrivals::Arrivals;
+use std::collections::HashSet;
 
 /// Bytes that a peer which acknowledges nothing makes this process hold.
 const KEPT: usize = 1 << 20;
@@ -78,6 +81,37 @@ fn acknowledge(frames: &[Owned]) {
     assert_eq!(left, sent - acked);
 }
 
+/// Pieces arrive, and messages wait for them. `bound`: of their numbers, so that they meet.
+fn arrive(frames: &[Owned], bound: u64) {
+    let (arrivals, mut there, mut waiting) = (Arrivals::default(), HashSet::new(), Vec::new());
+    for (kind, _, lane, payload) in frames {
+        let word = |at: usize| payload.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        match (kind, word(0), word(8)) {
+            (Kind::Piece, Some(number), _) => {
+                let number = number % bound;
+                let Ok(begun) = arrivals.begin(number) else { continue };
+                assert_eq!(begun, there.insert(number), "once");
+                if begun {
+                    let whole = arrivals.finish(number);
+                    let is = |(first, end): (u64, u64)| (first..end).all(|number| there.contains(&number));
+                    let found = waiting.iter().position(|(_, first, end)| is((*first, *end)));
+                    assert_eq!(whole, found.map(|at| waiting.swap_remove(at).0));
+                }
+            }
+            (Kind::Pieces, Some(first), Some(end)) => {
+                let (first, end) = (first % bound, end % bound);
+                if let Ok(Some(awaited)) = arrivals.expect(*lane, first, end) {
+                    assert!(!awaited.is_whole() && end - first <= 1 << 30);
+                    // Longer ones are not looked at number by number.
+                    assert!(waiting.iter().all(|(_, other, last)| end <= *other || first >= *last));
+                    waiting.push((*lane, first, end));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 pub fn run(input: &[u8]) {
     let Some((piece, stream)) = input.split_first() else { return };
     let (frames, error) = receive(stream, stream.len().max(1));
@@ -87,6 +121,8 @@ pub fn run(input: &[u8]) {
         assert_eq!(receive(&send(&frames, compress), MAX_PACKET), (frames.clone(), None));
     }
     acknowledge(&frames);
+    arrive(&frames, 16);
+    arrive(&frames, u64::MAX);
     for (kind, _, _, payload) in &frames {
         match kind {
             Kind::Open => {

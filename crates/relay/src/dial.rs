@@ -16,6 +16,8 @@ pub struct RelayOptions {
     /// The time without data after which a connection counts as broken.
     pub patience: Duration,
     pub compression: Compression,
+    /// Connections of a session, the first included; `None`: as many as pay.
+    pub strands: Option<usize>,
     /// Print the reason on standard error when a connection ends.
     pub verbose: bool,
     /// Makes the connections, where this process may make none.

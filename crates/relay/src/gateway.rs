@@ -84,6 +84,7 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     let tenant = stranger.identify(&options.security, &open.token)?;
     let name: SessionName = random().ok_or("the kernel returned no random bytes")?;
     let ticket = Ticket::random().ok_or("the kernel returned no random bytes")?;
+    let strands = Ticket::random().ok_or("the kernel returned no random bytes")?;
     let process = open.process.map(u128::from_be_bytes).unwrap_or_default();
     stranger.tell(&tenant, process, &name, "new")?;
     let Stranger { mut link, mut report, .. } = stranger;
@@ -91,7 +92,7 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     let (carrier, welcome) = attached.or_else(|why| refuse(&mut link, &why))?;
     let patience = Duration::from_secs(open.patience.max(1)).min(options.longest_patience);
     link.set_patience(patience).map_err(|e| e.to_string())?;
-    let resumption = Resumption { session: name, ticket, grace: options.grace };
+    let resumption = Resumption { session: name, ticket, strands, grace: options.grace };
     let greeted = link.send(Kind::Welcome, &welcome.to_bytes());
     greeted.and_then(|()| link.send(Kind::Ticket, &resumption.to_bytes())).map_err(|e| e.to_string())?;
     let compression = if open.compress { options.compression } else { Compression::Off };

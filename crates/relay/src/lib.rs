@@ -24,6 +24,7 @@ mod relay;
 #[cfg(test)]
 mod relink_tests;
 mod resuming;
+mod strands;
 mod tls;
 
 pub use carry::link::Compression;

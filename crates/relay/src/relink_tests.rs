@@ -87,7 +87,7 @@ impl End {
             match inbox.next().unwrap() {
                 Parcel::Message(message) => self.messages.push(message),
                 Parcel::Batch(batch) => self.messages.extend(batch.messages().map(<[u8]>::to_vec)),
-                Parcel::Control(_) => panic!("a control message"),
+                Parcel::Control(_) | Parcel::Pieces(_) => panic!("no message"),
             }
         }
     }

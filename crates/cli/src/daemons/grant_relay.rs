@@ -96,6 +96,7 @@ pub fn run(command: &GrantRelayCommand) -> anyhow::Result<ExitCode> {
         security,
         patience: KEEPALIVE,
         compression: Compression::Auto,
+        strands: Some(1),
         verbose: false,
         dialer: Some(dialer),
     };

@@ -63,6 +63,10 @@ pub struct ClientArgs {
     /// Never compress data to the node.
     #[arg(long)]
     no_compression: bool,
+    /// Connections of a session: bulk data is divided among them [default: 8 far from the node, otherwise a quarter of the
+    /// processors, at most 4].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    strands: Option<u8>,
 }
 
 impl ClientArgs {
@@ -80,6 +84,7 @@ impl ClientArgs {
             security,
             patience: Duration::from_secs(self.keepalive),
             compression: compression(self.no_compression),
+            strands: self.strands.map(usize::from),
             verbose,
             dialer: None,
         };

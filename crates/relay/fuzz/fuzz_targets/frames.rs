@@ -13,6 +13,20 @@ mod resume;
 #[allow(dead_code)]
 #[path = "../../src/carry/retained.rs"]
 mod retained;
+#[allow(dead_code)]
+#[path = "../../src/carry/handing/sleepers.rs"]
+mod sleepers;
+#[allow(dead_code)]
+#[path = "../../src/strands/pieces.rs"]
+mod pieces;
+#[allow(dead_code)]
+#[path = "../../src/strands/arrivals.rs"]
+mod arrivals;
+
+/// The part of the crate's module that `sleepers` needs.
+mod sync {
+    pub use std::sync::{Condvar, MutexGuard};
+}
 
 // The places at which the crate has them.
 mod frames {
@@ -23,6 +37,12 @@ mod resuming {
 }
 mod carry {
     pub(crate) use super::retained;
+    pub(crate) mod handing {
+        pub(crate) use super::super::sleepers;
+    }
+}
+mod strands {
+    pub(crate) use super::{arrivals, pieces};
 }
 
 /// The part of the crate's module that `open` needs.

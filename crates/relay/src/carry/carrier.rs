@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ use crate::carry::threads::thread;
 use crate::carry::touched::Touched;
 use crate::frames::items::Gathered;
 use crate::output::Output;
+use crate::strands::arrivals::Arrivals;
+use crate::strands::pieces::{WORTH_BYTES, is_worth};
 
 /// The most lanes of one guest at a time; an API server accepts as many. Each needs a thread here, and another one once its
 /// ring was full.
@@ -45,7 +47,8 @@ const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
 const ALL_HELD: usize = 8 * MAX_MESSAGE;
 /// How long the network reader, which waits for nothing, may take to put what it has into a ring.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
-
+/// Regions of at least so many bytes in a frame are bulk data.
+const BULK_REGION: usize = 48 << 10;
 /// Where a lane lies in the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LanePlace {
@@ -81,6 +84,12 @@ pub(crate) struct Carrier {
     /// waits for it.
     sender: Mutex<Option<Sender>>,
     pub(crate) lanes: Mutex<HashMap<u32, CarriedLane>>,
+    /// Pieces that have arrived, and messages that wait for them.
+    pub(crate) arrivals: Arrivals,
+    /// Bytes of long regions that have arrived since strands were last asked for.
+    bulk: AtomicUsize,
+    /// Asks for strands. `None`: this end makes none.
+    wishes: Mutex<Option<Wish>>,
     /// The session is ending: a connection that breaks now is not replaced.
     closing: AtomicBool,
     /// Standard output and error: in a relay their destination, in a gateway their source.
@@ -89,6 +98,8 @@ pub(crate) struct Carrier {
     round_trip: AtomicU64,
     started: Instant,
 }
+
+type Wish = Box<dyn FnOnce() + Send>;
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,7 +113,7 @@ fn outbox_for(grace: Duration) -> Outbox {
 impl Carrier {
     /// The carrier of a guest. `grace`: how long the session survives without a connection.
     pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output, grace: Duration) -> Arc<Self> {
-        Self::new(Side::Server, arena, None, control, output, grace, outbox_for(grace))
+        Self::new(Side::Server, arena, None, control, output, grace, (outbox_for(grace), Arrivals::default()))
     }
 
     /// The carrier of an API server. `memory`: bytes of the arena that the remote peer may fill.
@@ -114,18 +125,19 @@ impl Carrier {
         grace: Duration,
     ) -> Arc<Self> {
         let touched = Touched::new(arena.size(), memory);
-        Self::new(Side::Guest, arena, Some(touched), control, output, grace, outbox_for(grace))
+        let whole = (outbox_for(grace), Arrivals::default());
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace, whole)
     }
 
     /// As that, of a session that another process has left. It has no lanes yet.
     pub fn gateway_again(
         arena: Arc<Arena>,
-        (touched, outbox): (Touched, Outbox),
+        (touched, outbox, arrivals): (Touched, Outbox, Arrivals),
         control: ControlSocket,
         output: Output,
         grace: Duration,
     ) -> Arc<Self> {
-        Self::new(Side::Guest, arena, Some(touched), control, output, grace, outbox)
+        Self::new(Side::Guest, arena, Some(touched), control, output, grace, (outbox, arrivals))
     }
 
     fn new(
@@ -135,7 +147,7 @@ impl Carrier {
         control: ControlSocket,
         output: Output,
         grace: Duration,
-        outbox: Outbox,
+        (outbox, arrivals): (Outbox, Arrivals),
     ) -> Arc<Self> {
         Arc::new(Carrier {
             side,
@@ -146,6 +158,9 @@ impl Carrier {
             outbox: Arc::new(outbox),
             sender: Mutex::default(),
             lanes: Mutex::default(),
+            arrivals,
+            bulk: AtomicUsize::new(0),
+            wishes: Mutex::default(),
             closing: AtomicBool::new(false),
             output: Arc::new(output),
             round_trip: AtomicU64::new(u64::MAX),
@@ -205,6 +220,18 @@ impl Carrier {
                 return;
             }
         }
+    }
+
+    /// Strands are asked for by this, once.
+    pub(crate) fn grant_wishes(&self, ask: impl FnOnce() + Send + 'static) {
+        *locked(&self.wishes) = Some(Box::new(ask));
+    }
+
+    /// There is bulk data that strands could carry.
+    pub(crate) fn wish(&self) {
+        // Asked once; whoever grants it lets it be asked again.
+        let ask = locked(&self.wishes).take();
+        ask.into_iter().for_each(|ask| ask());
     }
 
     // The end.
@@ -286,6 +313,7 @@ impl Carrier {
 
     fn forget(&self, number: u32) {
         let lane = locked(&self.lanes).remove(&number);
+        self.arrivals.forget(number);
         if let Some(mut lane) = lane {
             lane.inbox.finish();
             lane.end();
@@ -382,6 +410,9 @@ impl Carrier {
                 return self.broken(&why);
             }
             let urgent = self.side == Side::Guest || somebody_waits(&message);
+            if is_worth(&regions) {
+                self.wish();
+            }
             let passed = if regions.is_empty() && batch.take(&message, urgent) {
                 !batch.is_full() || self.pass_on(lane, &mut batch, &mut packet)
             } else {
@@ -437,6 +468,10 @@ impl Carrier {
         let (offset, data) = payload.split_first_chunk::<8>().ok_or("the peer sent a region without an offset")?;
         let offset = u64::from_le_bytes(*offset);
         self.touch(offset, data.len())?;
+        if data.len() >= BULK_REGION && self.bulk.fetch_add(data.len(), Ordering::Relaxed) >= WORTH_BYTES {
+            self.bulk.store(0, Ordering::Relaxed);
+            self.wish();
+        }
         self.arena.write(offset, data).map_err(|e| e.to_string())
     }
 
@@ -457,17 +492,17 @@ impl Carrier {
         self.attend_if(unattended, number)
     }
 
-    fn attend_if(self: &Arc<Self>, unattended: bool, number: u32) -> Result<(), String> {
+    pub(crate) fn attend_if(self: &Arc<Self>, unattended: bool, number: u32) -> Result<(), String> {
         let started = if unattended { self.start_delivery(number) } else { Ok(()) };
         started.map_err(|error| format!("cannot start a thread for a lane: {error}"))
     }
 
-    fn of_lane(&self, lane: u32) -> Option<(Arc<Inbox>, Arc<Mutex<Sink>>)> {
+    pub(crate) fn of_lane(&self, lane: u32) -> Option<(Arc<Inbox>, Arc<Mutex<Sink>>)> {
         locked(&self.lanes).get(&lane).map(|lane| (lane.inbox.clone(), lane.sink.clone()))
     }
 
     /// True: the inbox has no consumer.
-    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<bool, String> {
+    pub(crate) fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<bool, String> {
         if inbox.held() > LANE_HELD || self.output.total.get() > ALL_HELD {
             return Err("the peer sent more messages than its credit allows".into());
         }
@@ -514,6 +549,7 @@ impl CarriedLane {
 
     fn end(&mut self) {
         self.inbox.finish();
+        self.inbox.give_up();
         self.liveness.kill();
         self.waker.wake();
         self.pump.take().map(JoinHandle::join);

@@ -200,3 +200,61 @@ fn the_network_reader_puts_a_message_into_its_ring_and_waits_for_none() {
     gateway.feed_one(Kind::Message, LANE, b"the last").unwrap();
     assert!(api_server.try_receive(&mut got).unwrap() && got == b"the last");
 }
+
+/// A piece's frame.
+fn piece(number: u64, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    [&number.to_le_bytes()[..], &offset.to_le_bytes(), bytes].concat()
+}
+
+fn numbers(first: u64, end: u64) -> Vec<u8> {
+    [first.to_le_bytes(), end.to_le_bytes()].concat()
+}
+
+#[test]
+fn pieces_lie_in_the_arena_and_count_as_its_memory() {
+    let mut gateway = Gateway::new();
+    gateway.feed_one(Kind::Piece, 0, &piece(0, 4096, b"here")).unwrap();
+    let mut bytes = Vec::new();
+    gateway.carrier.arena.read(4096, 4, &mut bytes).unwrap();
+    assert_eq!(bytes, b"here");
+    // The same again, with other bytes: what is there stays.
+    gateway.feed_one(Kind::Piece, 0, &piece(0, 4096, b"gone")).unwrap();
+    bytes.clear();
+    gateway.carrier.arena.read(4096, 4, &mut bytes).unwrap();
+    assert_eq!(bytes, b"here");
+    for (number, offset) in [(1, 1 << 30), (2, u64::MAX), (3, (1 << 30) - 3)] {
+        assert!(gateway.feed_one(Kind::Piece, 0, &piece(number, offset, b"beyond")).is_err(), "{offset}");
+    }
+    for short in [&[0; 7][..], &[0; 15]] {
+        assert!(gateway.feed_one(Kind::Piece, 0, short).is_err());
+    }
+    let mut gateway = Gateway::new();
+    let full = (0..).take_while(|n| gateway.feed_one(Kind::Piece, 0, &piece(*n, n * 65_536, &[1; 60_000])).is_ok());
+    assert!(full.count() * 60_000 <= MEMORY);
+    assert!(gateway.arena_bytes() <= MEMORY as u64 + 4096);
+}
+
+#[test]
+fn pieces_without_a_message_and_messages_without_pieces_cost_little() {
+    let mut gateway = Gateway::new();
+    gateway.open_lane(1, 4096, 64 << 10).unwrap();
+    // All in one place, of no message.
+    let ended = (0..).find_map(|n| gateway.feed_one(Kind::Piece, 0, &piece(n * 2 + 1, 0, b"x")).err()).unwrap();
+    assert!(ended.contains("while piece 0 had not arrived"), "{ended}");
+    let mut gateway = Gateway::new();
+    gateway.open_lane(1, 4096, 64 << 10).unwrap();
+    for wrong in [numbers(4, 4), numbers(9, 3), numbers(0, u64::MAX), vec![0; 8], vec![0; 17], Vec::new()] {
+        assert!(gateway.feed_one(Kind::Pieces, 1, &wrong).is_err(), "{wrong:?}");
+    }
+    // A lane that nobody has opened.
+    gateway.feed_one(Kind::Pieces, 2, &numbers(0, 5)).unwrap();
+    gateway.feed_one(Kind::Pieces, 1, &numbers(0, 5)).unwrap();
+    gateway.feed_one(Kind::Message, 1, b"waits").unwrap();
+    let inbox = locked(&gateway.carrier.lanes)[&1].inbox.clone();
+    assert!(!inbox.settle(Instant::now() + Duration::from_millis(20)), "its pieces are not there");
+    (0..5).for_each(|n| gateway.feed_one(Kind::Piece, 0, &piece(n, n * 4096, b"x")).unwrap());
+    assert!(inbox.settle(Instant::now() + Duration::from_secs(600)), "the last of them delivers it");
+    // The test ends with one that never comes.
+    gateway.feed_one(Kind::Pieces, 1, &numbers(50, 60)).unwrap();
+    gateway.feed_one(Kind::Message, 1, b"never").unwrap();
+}

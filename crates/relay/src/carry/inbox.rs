@@ -9,6 +9,7 @@ use std::time::Instant;
 use aviary_wire::Control;
 
 use crate::carry::handing::sleepers::Sleepers;
+use crate::strands::arrivals::Awaited;
 
 /// Memory of a parcel besides its payload, in bytes.
 const PARCEL_COST: usize = 128;
@@ -21,6 +22,8 @@ pub enum Parcel {
     Batch(Batch),
     /// Passed on after the messages before it.
     Control(Control),
+    /// What follows waits for these pieces.
+    Pieces(Awaited),
 }
 
 /// Small messages in one piece of memory: their lengths, then their bytes.
@@ -74,6 +77,7 @@ impl Parcel {
                 Parcel::Message(message) => message.len(),
                 Parcel::Batch(batch) => batch.bytes.len(),
                 Parcel::Control(_) => Control::CONTROL_BYTES,
+                Parcel::Pieces(_) => 0,
             }
     }
 }
@@ -94,10 +98,17 @@ struct InboxState {
     /// The consumer stops, whatever waits.
     stopped: bool,
     finished: bool,
+    /// Pieces that have not arrived will not come.
+    given_up: bool,
     ended: bool,
 }
 
 impl InboxState {
+    /// The next parcel is one that waits for pieces.
+    fn lacks_pieces(&self) -> bool {
+        matches!(self.queue.front(), Some(Parcel::Pieces(awaited)) if !awaited.is_whole())
+    }
+
     /// Returns by how many bytes the memory has grown.
     fn push(&mut self, parcel: Parcel) -> usize {
         let more = match (self.queue.back_mut(), &parcel) {
@@ -213,14 +224,17 @@ impl Inbox {
             if state.stopped {
                 return None;
             }
-            let next = if state.held_back { None } else { state.queue.pop_front() };
+            if state.given_up && state.lacks_pieces() {
+                return None;
+            }
+            let next = if state.held_back || state.lacks_pieces() { None } else { state.queue.pop_front() };
             if let Some(parcel) = next {
                 state.held -= parcel.held();
                 self.total.0.fetch_sub(parcel.held(), Ordering::Relaxed);
                 state.busy = true;
                 return Some(parcel);
             }
-            if state.finished && !state.held_back {
+            if state.finished && !state.held_back && state.queue.is_empty() {
                 return None;
             }
             self.done.wake(&mut state);
@@ -232,6 +246,18 @@ impl Inbox {
     pub fn finish(&self) {
         let mut state = self.state();
         (state.finished, state.held_back) = (true, false);
+        self.more.wake(&mut state);
+    }
+
+    /// Pieces have arrived for which the next parcel has waited.
+    pub fn look(&self) {
+        self.more.wake(&mut self.state());
+    }
+
+    /// Nothing more arrives: what waits for pieces waits no longer, and is not delivered.
+    pub fn give_up(&self) {
+        let mut state = self.state();
+        state.given_up = true;
         self.more.wake(&mut state);
     }
 

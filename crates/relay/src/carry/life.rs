@@ -18,6 +18,7 @@ use crate::carry::reach::{Change, Reach, Step};
 use crate::carry::threads::thread;
 use crate::keeping::image::KeptWay;
 use crate::resuming::resume::Ticket;
+use crate::strands::together::{MOST_STRANDS, Strands};
 
 /// How long messages that have arrived before the end are still delivered.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
@@ -36,6 +37,12 @@ pub(crate) enum Event {
     Alive { link: u64 },
     /// The peer has connected again and has proven that it is the peer of this session.
     Back(Box<Arrival>),
+    /// There is bulk data that strands could carry.
+    Wish,
+    /// No further strands come for now.
+    Joined,
+    /// This strand carries nothing more.
+    StrandEnded { number: u64 },
     /// The node lets another process go on with the session: give the connection up, and take no other.
     Hold,
     /// As that, and the API server stands: write the session to the file, and end.
@@ -49,6 +56,8 @@ pub(crate) struct Arrival {
     pub received: u64,
     /// The ticket with which a relay has proven its session. `None`: the peer is a node.
     pub shown: Option<Ticket>,
+    /// It is a further strand of the session.
+    pub joins: bool,
 }
 
 /// The way to get another connection: a relay dials the node, a gateway receives one from the node.
@@ -62,6 +71,16 @@ pub(crate) trait Reconnection: Send {
     fn admits(&self, arrival: &Arrival) -> bool;
     /// Sends the answer to a peer whose new connection is used from now on, before the first packet.
     fn answer(&mut self, arrival: &mut Arrival, received: u64) -> io::Result<()>;
+    /// Tells the peer that its strand is used from now on.
+    fn welcome(&mut self, _strand: &mut Link) -> io::Result<()> {
+        Ok(())
+    }
+    /// How many strands this end wants beside the first connection, whose round trip this is. A gateway makes none.
+    fn strands(&self, _round_trip: Duration) -> usize {
+        0
+    }
+    /// Makes so many strands. Each is sent as [`Event::Back`]; then [`Event::Joined`] is.
+    fn join(&mut self, _count: usize, _events: &Sender<Event>) {}
     /// The peer has read the answer.
     fn confirm(&mut self);
     /// Tells the node a line. Only a gateway has one.
@@ -157,6 +176,7 @@ pub(crate) struct Session {
     pub compression: Compression,
     reach: Reach,
     line: Option<Line>,
+    strands: Strands,
     /// The state of arrival while there is no connection; otherwise the connection's reader has it.
     pub intake: Intake,
     pub way: Box<dyn Reconnection>,
@@ -216,8 +236,8 @@ impl Session {
         way: Box<dyn Reconnection>,
         events: Sender<Event>,
     ) -> Session {
-        let (broken, control, held) = (String::new(), None, false);
-        Session { carrier, compression, reach, line, intake, way, events, broken, control, held }
+        let (broken, control, held, strands) = (String::new(), None, false, Strands::default());
+        Session { carrier, compression, reach, line, strands, intake, way, events, broken, control, held }
     }
 
     /// From the first event to the end; returns the reason.
@@ -234,12 +254,14 @@ impl Session {
         self.control = Some(control);
         self.carrier.output.start(&self.carrier.outbox);
         self.carrier.outbox.ping(self.carrier.clock());
+        self.grant_wishes();
         let cause = self.last(ended);
         self.way.stop();
         if matches!(cause, Cause::Kept) {
             return Ok("the session goes on in another process".to_owned());
         }
         let reason = self.conclude(cause, ended);
+        self.strands.end_all(&self.carrier);
         if let Some(line) = self.line.take() {
             let _ = (line.reader.join(), line.writer.join());
         }
@@ -254,62 +276,103 @@ impl Session {
                 None => ended.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => ended.recv_timeout(until.saturating_duration_since(Instant::now())),
             };
-            let now = Instant::now();
             let step = match event {
-                Ok(Event::Local) => return Cause::Local,
-                Ok(Event::Over(reason)) => return Cause::Remote(reason),
-                Ok(Event::Hold) => {
-                    self.hold();
-                    Step::Nothing
-                }
-                Ok(Event::Save { file, way }) if self.held => match self.save(file, &way) {
-                    true => return Cause::Kept,
-                    false => Step::Nothing,
-                },
-                Ok(_) if self.held => Step::Nothing,
-                Ok(Event::Save { .. }) => Step::Nothing,
-                Ok(Event::Broken { link, why, .. }) => {
-                    if self.reach.link() == Some(link) {
-                        self.broken = why;
-                    }
-                    self.reach.change(Change::Broke { link }, now)
-                }
-                Ok(Event::Alive { link }) => {
-                    if self.reach.link() == Some(link) {
-                        self.way.confirm();
-                    }
-                    Step::Nothing
-                }
-                Ok(Event::Back(arrival)) if !self.way.admits(&arrival) => Step::Nothing,
-                Ok(Event::Back(arrival)) => match self.reach.change(Change::Back, now) {
-                    Step::Relink { link } => match self.relink(*arrival, link) {
-                        Ok(step) => step,
-                        Err(reason) => return Cause::Remote(reason),
-                    },
-                    step => step,
-                },
-                Err(RecvTimeoutError::Timeout) => self.reach.change(Change::Tick, now),
+                Ok(event) => self.handle(event, Instant::now()),
+                Err(RecvTimeoutError::Timeout) => Ok(self.reach.change(Change::Tick, Instant::now())),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Cause::Remote("internal error: all threads of the session have ended".to_owned());
+                    Err(Cause::Remote("internal error: all threads of the session have ended".to_owned()))
                 }
             };
             match step {
-                Step::Nothing | Step::Relink { .. } => {}
-                Step::Search { until } => {
+                Ok(Step::Nothing | Step::Relink { .. }) => {}
+                Ok(Step::Search { until }) => {
                     if let Err(reason) = self.search(until) {
                         return Cause::Remote(reason);
                     }
                 }
-                Step::End if self.carrier.grace.is_zero() => return Cause::Remote(self.broken.clone()),
-                Step::End => {
+                Ok(Step::End) if self.carrier.grace.is_zero() => return Cause::Remote(self.broken.clone()),
+                Ok(Step::End) => {
                     return Cause::Remote(format!("{}, and the connection was not restored in time", self.broken));
                 }
+                Err(cause) => return cause,
             }
         }
     }
 
-    /// Ends the present connection, if there is one.
+    /// An error: the session ends for this cause.
+    fn handle(&mut self, event: Event, now: Instant) -> Result<Step, Cause> {
+        match event {
+            Event::Local => return Err(Cause::Local),
+            Event::Over(reason) => return Err(Cause::Remote(reason)),
+            Event::Hold => self.hold(),
+            Event::Save { file, way } if self.held => {
+                if self.save(file, &way) {
+                    return Err(Cause::Kept);
+                }
+            }
+            _ if self.held => {}
+            Event::Save { .. } => {}
+            Event::Broken { link, why, .. } => {
+                if self.reach.link() == Some(link) {
+                    self.broken = why;
+                }
+                return Ok(self.reach.change(Change::Broke { link }, now));
+            }
+            Event::Alive { link } => {
+                if self.reach.link() == Some(link) {
+                    self.way.confirm();
+                }
+            }
+            Event::Back(arrival) if arrival.joins => self.join(arrival.link),
+            Event::Wish => self.grant(),
+            Event::Joined => {
+                self.strands.joining = false;
+                self.grant_wishes();
+            }
+            Event::StrandEnded { number } => {
+                self.strands.ended(&self.carrier, number);
+                self.grant_wishes();
+            }
+            Event::Back(arrival) if !self.way.admits(&arrival) => {}
+            Event::Back(arrival) => match self.reach.change(Change::Back, now) {
+                Step::Relink { link } => return self.relink(*arrival, link).map_err(Cause::Remote),
+                step => return Ok(step),
+            },
+        }
+        Ok(Step::Nothing)
+    }
+
+    /// A further strand, if the session has its first connection.
+    fn join(&mut self, mut link: Link) {
+        if self.line.is_some() && self.way.welcome(&mut link).is_ok() {
+            // One that fails at once is one less.
+            let events = self.events.clone();
+            let _ = self.strands.begin(&self.carrier, link, move |number, end| {
+                let _ = events.send(end.map_or_else(Event::Over, |()| Event::StrandEnded { number }));
+            });
+        }
+    }
+
+    /// Makes the strands that there should be.
+    fn grant(&mut self) {
+        let wanted = self.way.strands(self.carrier.round_trip()).min(MOST_STRANDS);
+        if self.line.is_some() && wanted > self.strands.count() {
+            self.strands.joining = true;
+            self.way.join(wanted - self.strands.count(), &self.events);
+        }
+    }
+
+    /// Strands may be asked for, unless some are being made.
+    fn grant_wishes(&self) {
+        if !self.strands.joining && self.way.strands(Duration::MAX) > 0 {
+            let events = self.events.clone();
+            self.carrier.grant_wishes(move || drop(events.send(Event::Wish)));
+        }
+    }
+
+    /// Ends the present connection, if there is one, and all strands.
     pub fn sever(&mut self) -> Result<(), String> {
+        self.strands.end_all(&self.carrier);
         if let Some(line) = self.line.take() {
             self.intake = line.sever(&self.carrier).ok_or("internal error: a thread of the connection has panicked")?;
         }
@@ -335,6 +398,7 @@ impl Session {
         let started = Line::start(&self.carrier, link, number, self.compression, intake, received, &self.events);
         self.line = Some(started.map_err(|error| error.to_string())?);
         self.carrier.outbox.ping(self.carrier.clock());
+        self.grant_wishes();
         Ok(Step::Nothing)
     }
 
@@ -420,6 +484,7 @@ impl Rest<'_> {
             }
             // Too late, or of a connection before the last.
             Event::Broken { .. } | Event::Alive { .. } | Event::Back(_) | Event::Hold | Event::Save { .. } => {}
+            Event::Wish | Event::Joined | Event::StrandEnded { .. } => {}
         }
     }
 

@@ -83,13 +83,13 @@ impl Reconnection for Dials {
                 let shown = Some(exchange.ticket);
                 let link = Link::new(other, None, GRACE).unwrap();
                 let told = exchange.arrivals.lock().unwrap().clone().unwrap();
-                if told.send(Event::Back(Box::new(Arrival { link, received, shown }))).is_err() {
+                if told.send(Event::Back(Box::new(Arrival { link, received, shown, joins: false }))).is_err() {
                     return;
                 }
                 let mut link = Link::new(one, None, GRACE).unwrap();
                 if let Ok(resumed) = link.receive(Kind::Resumed, Instant::now() + GRACE) {
                     let received = Resumed::from_bytes(&resumed).unwrap().received;
-                    let _ = events.send(Event::Back(Box::new(Arrival { link, received, shown: None })));
+                    let _ = events.send(Event::Back(Box::new(Arrival { link, received, shown: None, joins: false })));
                     return;
                 }
             }
@@ -205,13 +205,13 @@ fn only_a_ticket_displaces_a_connection_and_its_counts_are_checked() {
     let events = pair.exchange.arrivals.lock().unwrap().clone().unwrap();
     let (mut refused, wrong) = connection(usize::MAX);
     let link = Link::new(wrong, None, GRACE).unwrap();
-    events.send(Event::Back(Box::new(Arrival { link, received: 0, shown: None }))).unwrap();
+    events.send(Event::Back(Box::new(Arrival { link, received: 0, shown: None, joins: false }))).unwrap();
     assert_eq!(refused.read(&mut [0]).unwrap(), 0, "it is closed without an answer");
     pair.print(100_000);
     let (_right, other) = connection(usize::MAX);
     let link = Link::new(other, None, GRACE).unwrap();
     let shown = Some(pair.exchange.ticket);
-    events.send(Event::Back(Box::new(Arrival { link, received: u64::MAX, shown }))).unwrap();
+    events.send(Event::Back(Box::new(Arrival { link, received: u64::MAX, shown, joins: false }))).unwrap();
     let [gateway, _] = pair.ends;
     let why = gateway.join().unwrap().unwrap();
     assert!(why.contains("acknowledged 18446744073709551615 packets"), "{why}");

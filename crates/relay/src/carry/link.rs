@@ -108,6 +108,15 @@ impl Link {
         self.socket
     }
 
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// The stream's two directions, and what has arrived of it.
+    pub(crate) fn into_stream(self) -> (Reader, Packets, Writer) {
+        (self.reader, self.packets, self.writer)
+    }
+
     /// The two directions of the connection, and what the second one shares with the lanes. `intake`: the state of arrival over earlier connections.
     pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter, Sender) {
         let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };
@@ -342,6 +351,8 @@ fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(
             carrier.saw_round_trip(word(frame.payload)?);
             Ok(())
         }
+        Kind::Pieces => carrier.announced(frame.lane, frame.payload),
+        Kind::Piece => carrier.arrived_piece(frame.payload),
         Kind::Ack => carrier.outbox.acknowledged(word(frame.payload)?).map_err(|e| e.to_string()),
         Kind::Open | Kind::Welcome | Kind::Bye | Kind::Ticket | Kind::Resume | Kind::Resumed => {
             Err("the peer sent a frame of the handshake in the middle of a session".into())

@@ -17,6 +17,7 @@ use crate::carry::retained::{AckError, Retained};
 use crate::frames::first::First;
 use crate::frames::frame::{Kind, put_frame};
 use crate::frames::items::{Bulk, Gathered, Item};
+use crate::strands::pieces::Pieces;
 
 /// The most bytes that wait on all lanes together before every sender waits: the bound for a peer that reads nothing,
 /// however many lanes it has opened. Honest peers read and stay far below it.
@@ -37,6 +38,8 @@ pub struct Outbox {
     ready: Sleepers,
     /// Senders wait for room.
     room: Sleepers,
+    /// What strands may carry.
+    pub pieces: Pieces,
     /// The most memory of queues, in bytes, before every sender waits.
     most: usize,
 }
@@ -70,7 +73,8 @@ impl Outbox {
 
     fn holding(most: usize, retained: Option<usize>) -> Self {
         let state = OutboxState::new(Retained::new(retained));
-        Outbox { state: Mutex::new(state), ready: Sleepers::default(), room: Sleepers::default(), most }
+        let (ready, room, pieces) = (Sleepers::default(), Sleepers::default(), Pieces::default());
+        Outbox { state: Mutex::new(state), ready, room, pieces, most }
     }
 
     fn state(&self) -> MutexGuard<'_, OutboxState> {
@@ -148,6 +152,7 @@ impl Outbox {
     pub fn save(&self, to: &mut Encoder) {
         let state = self.state();
         state.retained.save(to);
+        self.pieces.save(to);
         to.word(state.first.credits().len() as u64);
         for (lane, bytes) in state.first.credits() {
             to.word(u64::from(*lane));
@@ -168,6 +173,7 @@ impl Outbox {
         let outbox = Outbox::default();
         let mut state = outbox.state();
         (state.retained, state.severed) = (Retained::restored(from, MAX_RETAINED_BYTES)?, true);
+        let pieces = Pieces::restored(from)?;
         for _ in 0..from.word()? {
             let lane = from.word()? as u32;
             state.first.grant(lane, from.word()?);
@@ -190,7 +196,7 @@ impl Outbox {
             state.lanes.insert(number, lane);
         }
         drop(state);
-        Ok(outbox)
+        Ok(Outbox { pieces, ..outbox })
     }
 
     /// A new connection, on which the peer continues after `received` packets.
@@ -315,8 +321,7 @@ impl Outbox {
             return self.with_gathered(lane, &mut alone);
         }
         let mut state = self.with_room(lane)?;
-        let listed = regions.len();
-        state.push(lane, Item::Bulk(Bulk { regions: regions.into(), listed, message: message.to_vec(), sent: 0 }));
+        state.push(lane, Item::Bulk(Bulk::new(regions, message)));
         state.queued(lane, message.len(), urgent);
         state.gathered += MAX_GATHERED_BYTES;
         Ok(state)
@@ -331,7 +336,7 @@ impl Outbox {
         }
         packet.clear();
         packet.sent = 0;
-        if state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE) {
+        if state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE, &self.pieces) {
             self.room.wake(state);
             return true;
         }
@@ -357,7 +362,7 @@ impl Outbox {
             return false;
         }
         let goes_on = packet.sent < MAX_PACKETS_OF_LANE && !state.is_ending() && state.has_only_small();
-        if goes_on && state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE) {
+        if goes_on && state.next_packet(arena, &mut packet.signs, &mut packet.frames, LEAST_PIECE, &self.pieces) {
             self.room.wake(&mut state);
             return true;
         }
@@ -366,6 +371,19 @@ impl Outbox {
             self.ready.wake(&mut state);
         }
         false
+    }
+
+    /// A strand has broken: if there is no other one the writer sends what it had.
+    pub fn strand_broke(&self, strand: u64) {
+        self.pieces.broke(strand);
+        self.ready.wake(&mut self.state());
+    }
+
+    /// A strand has taken a piece: what waits for that goes on.
+    pub fn piece_taken(&self) {
+        if self.pieces.is_hungry() {
+            self.ready.wake(&mut self.state());
+        }
     }
 
     /// Wakes the writer, unless it lingers and will look again by itself.
@@ -456,7 +474,7 @@ impl Outbox {
                 _ => now,
             };
             if lingers <= now {
-                if state.next_packet(arena, signs, out, piece) {
+                if state.next_packet(arena, signs, out, piece, &self.pieces) {
                     self.room.wake(&mut state);
                     return Next::Packet;
                 }

@@ -46,11 +46,15 @@ pub enum Kind {
     Resumed = 12,
     /// The number of numbered packets that have arrived since the session began.
     Ack = 13,
+    /// The next message of the lane waits for pieces: the number of the first one, and that behind the last.
+    Pieces = 14,
+    /// A piece of bulk data: its number, its arena offset, and the bytes that belong there.
+    Piece = 15,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
-        const ALL: [Kind; 13] = [
+        const ALL: [Kind; 15] = [
             Kind::Open,
             Kind::Welcome,
             Kind::Control,
@@ -64,6 +68,8 @@ impl Kind {
             Kind::Resume,
             Kind::Resumed,
             Kind::Ack,
+            Kind::Pieces,
+            Kind::Piece,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == byte)
     }

@@ -7,6 +7,7 @@ use aviary_transport::{Arena, Region};
 use aviary_wire::{DecodeError, Decoder, Encoder};
 
 use crate::frames::frame::{Kind, put_frame, put_header};
+use crate::strands::pieces::{Cut, Pieces, is_worth};
 
 /// The most bytes of a message that is sent as a whole; a longer one is cut into pieces.
 pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
@@ -14,8 +15,8 @@ pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
 const BATCH_BYTES: usize = 4 << 10;
 /// Cost of a region in bytes besides its own.
 const REGION_COST: usize = 32;
-/// What a piece is longer than its regions at most: by the last header, and by a small message behind them.
-pub const PIECE_COST: usize = MAX_UNSPLIT_BYTES + 2 * REGION_COST;
+/// What a piece is longer than its regions at most: by its announcement, the last header, and a small message behind them.
+pub const PIECE_COST: usize = MAX_UNSPLIT_BYTES + 4 * REGION_COST;
 /// Memory of a queue's entry besides its payload, in bytes, its lane's entry included.
 pub const ITEM_COST: usize = 256;
 
@@ -29,9 +30,21 @@ pub enum Item {
     Bulk(Bulk),
 }
 
+/// What is left of an entry's regions after strands got some.
+pub enum Left {
+    /// Nothing can be done now: strands have enough.
+    Waits,
+    /// More for strands.
+    Some,
+    /// What the first connection sends.
+    Rest,
+}
+
 /// A message with its regions, sent piece by piece.
 pub struct Bulk {
     pub regions: VecDeque<Region>,
+    /// Whether strands carry its long regions; `None`: there was no strand yet.
+    pub by_strands: Option<bool>,
     /// The number of regions at first.
     pub listed: usize,
     pub message: Vec<u8>,
@@ -66,7 +79,7 @@ impl Item {
                 to.bytes(frames);
                 to.word(*bytes as u64);
             }
-            Item::Bulk(Bulk { regions, listed, message, sent }) => {
+            Item::Bulk(Bulk { regions, by_strands: _, listed, message, sent }) => {
                 to.word(1);
                 [regions.len(), *listed, *sent].into_iter().for_each(|number| to.word(number as u64));
                 for region in regions {
@@ -92,7 +105,7 @@ impl Item {
         }
         let message = from.bytes()?.to_vec();
         let sent = (sent as usize).min(message.len());
-        Ok(Item::Bulk(Bulk { regions, listed: listed as usize, message, sent }))
+        Ok(Item::Bulk(Bulk { regions, by_strands: None, listed: listed as usize, message, sent }))
     }
 }
 
@@ -127,6 +140,33 @@ impl Gathered {
 }
 
 impl Bulk {
+    pub fn new(regions: Vec<Region>, message: &[u8]) -> Self {
+        let listed = regions.len();
+        let (regions, message) = (regions.into(), message.to_vec());
+        Bulk { regions, by_strands: None, listed, message, sent: 0 }
+    }
+
+    /// Strands carry what is left of long regions, if there are strands and it is worth it: gives them the next pieces, and
+    /// announces these.
+    pub fn leave_to_strands(&mut self, lane: u32, pieces: &Pieces, out: &mut Vec<u8>) -> Left {
+        if self.by_strands == Some(false) || !pieces.has_strands() {
+            return Left::Rest;
+        }
+        if !*self.by_strands.get_or_insert_with(|| is_worth(&self.regions)) {
+            return Left::Rest;
+        }
+        match pieces.cut(&mut self.regions) {
+            Cut::Full => Left::Waits,
+            Cut::Nothing => Left::Rest,
+            Cut::Pieces(first, end) => {
+                put_header(out, Kind::Pieces, false, lane, 16);
+                out.extend_from_slice(&first.to_le_bytes());
+                out.extend_from_slice(&end.to_le_bytes());
+                Left::Some
+            }
+        }
+    }
+
     /// Appends the next piece, of at most `most` bytes, to `out`; returns how many bytes of the message it contains.
     pub fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>, most: usize) -> usize {
         let mut left = most;

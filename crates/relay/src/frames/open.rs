@@ -9,7 +9,7 @@ use crate::processes::ProcessKey;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"AVrelay1");
 /// Changes whenever carriers of different versions would misunderstand each other.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 pub const MAX_TOKEN: usize = 1024;
 
 /// The first message of the guest's side.

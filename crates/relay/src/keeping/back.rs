@@ -13,7 +13,7 @@ use aviary_wire::Decoder;
 use aviary_wire::control::control_kind;
 
 use crate::carry::carrier::{Carrier, LanePlace, MAX_LANES, locked};
-use crate::carry::inbox::Inbox;
+use crate::carry::inbox::{Inbox, Parcel};
 use crate::carry::link::{Compression, Intake};
 use crate::carry::outbox::Outbox;
 use crate::carry::touched::Touched;
@@ -21,6 +21,7 @@ use crate::gateway::{GatewayOptions, new_pipe};
 use crate::keeping::image::{ImageError, KeptLane, KeptWay, read, read_memory};
 use crate::output::Output;
 use crate::resuming::handover::HandOvers;
+use crate::strands::arrivals::Arrivals;
 
 /// A session as it is in the image.
 struct Kept {
@@ -29,6 +30,7 @@ struct Kept {
     arena: Arc<Arena>,
     touched: Touched,
     intake: Intake,
+    arrivals: Arrivals,
     outbox: Outbox,
     lanes: Vec<KeptLane>,
 }
@@ -42,7 +44,7 @@ pub fn gateway_again(options: GatewayOptions) -> Result<String, String> {
     let [(stdout, stdout_end), (stderr, stderr_end)] = [new_pipe()?, new_pipe()?];
     leave(&node, &kept.arena, guest.into(), [stdout_end, stderr_end])?;
     let (control, output) = (ControlSocket::new(control.into()), Output::sources([Some(stdout), Some(stderr)]));
-    let whole = (kept.touched, kept.outbox);
+    let whole = (kept.touched, kept.outbox, kept.arrivals);
     let carrier = Carrier::gateway_again(kept.arena, whole, control, output, options.grace);
     carrier.start_lanes(kept.lanes).map_err(|error| error.to_string())?;
     let compression = if kept.compresses { options.compression } else { Compression::Off };
@@ -59,7 +61,8 @@ fn take(file: File) -> Result<Kept, ImageError> {
     let (compresses, size) = (from.word()? != 0, from.word()?);
     let arena = Arena::create(usize::try_from(size).unwrap_or(0))?;
     let touched = Touched::restored(arena.size(), &mut from)?;
-    let (intake, outbox) = (Intake::restored(&mut from)?, Outbox::restored(&mut from)?);
+    let intake = Intake::restored(&mut from)?;
+    let (arrivals, outbox) = (Arrivals::restored(&mut from)?, Outbox::restored(&mut from)?);
     let mut lanes = Vec::new();
     for _ in 0..from.word()? {
         if lanes.len() >= MAX_LANES {
@@ -69,7 +72,7 @@ fn take(file: File) -> Result<Kept, ImageError> {
     }
     from.finish()?;
     read_memory(memory, &arena)?;
-    Ok(Kept { way, compresses, arena, touched, intake, outbox, lanes })
+    Ok(Kept { way, compresses, arena, touched, intake, arrivals, outbox, lanes })
 }
 
 /// Leaves everything that an API server needs of this process in the socket that the node sends: what an earlier API server
@@ -95,18 +98,26 @@ fn leave(node: &ControlSocket, arena: &Arena, guest: OwnedFd, output: [OwnedFd; 
 }
 
 impl Carrier {
-    fn start_lanes(self: &Arc<Self>, lanes: Vec<KeptLane>) -> Result<(), LaneError> {
+    fn start_lanes(self: &Arc<Self>, lanes: Vec<KeptLane>) -> Result<(), ImageError> {
         for KeptLane { number, offset, length, position, delivered, parcels } in lanes {
             let length = usize::try_from(length).map_err(|_| LaneError::Open("memory"))?;
             let liveness = Arc::new(Liveness::notified());
             let end = LaneEnd::shared(&self.arena, offset, length, Side::Guest, &liveness)?.resume(position)?;
             let inbox = Arc::new(Inbox::unattended(self.output.total.clone()));
             let mut unattended = false;
-            parcels.into_iter().for_each(|parcel| unattended = inbox.push(parcel));
+            for parcel in parcels {
+                let parcel = match parcel {
+                    Parcel::Pieces(left) => self.arrivals.expect(number, left.first, left.end)?.map(Parcel::Pieces),
+                    other => Some(other),
+                };
+                if let Some(parcel) = parcel {
+                    unattended = inbox.push(parcel);
+                }
+            }
             let place = LanePlace { offset, length };
             let lane = self.start_lane(number, place, (end, liveness), inbox, delivered as usize)?;
             if locked(&self.lanes).insert(number, lane).is_some() {
-                return Err(LaneError::Open("a number of its own"));
+                return Err(LaneError::Open("a number of its own").into());
             }
             if unattended {
                 self.start_delivery(number).map_err(LaneError::Socket)?;
@@ -126,9 +137,9 @@ mod tests {
     use aviary_wire::{Control, Encoder};
     use proptest::prelude::*;
 
-    use crate::carry::inbox::{Batch, Parcel};
+    use crate::carry::inbox::Batch;
     use crate::keeping::image::write;
-    use crate::resuming::resume::{Ticket, Tickets};
+    use crate::resuming::resume::{StrandKey, Ticket, Tickets};
 
     const ARENA_BYTES: usize = 8 << 20;
     const LANE: u32 = 5;
@@ -141,6 +152,7 @@ mod tests {
         to.word(kept.arena.size() as u64);
         kept.touched.save(&mut to);
         kept.intake.save(&mut to);
+        kept.arrivals.save(&mut to);
         kept.outbox.save(&mut to);
         to.word(kept.lanes.len() as u64);
         kept.lanes.iter().for_each(|lane| lane.save(&mut to));
@@ -167,8 +179,19 @@ mod tests {
         let lane = KeptLane { number: LANE, offset: 4096, length: 1 << 16, position, delivered: 77, parcels };
         let [shown, fresh] = [Ticket::random().unwrap(), Ticket::random().unwrap()];
         let tickets = Tickets::Renewed { shown, fresh };
-        let way = KeptWay { tenant: "alice".into(), session: [3; 16], tickets, patience: Duration::from_secs(5) };
-        Kept { way, compresses: true, arena, touched, intake: Intake::default(), outbox, lanes: vec![lane] }
+        let strands = StrandKey::new(Ticket::random().unwrap());
+        let way =
+            KeptWay { tenant: "alice".into(), session: [3; 16], tickets, strands, patience: Duration::from_secs(5) };
+        Kept {
+            way,
+            compresses: true,
+            arena,
+            touched,
+            intake: Intake::default(),
+            arrivals: Arrivals::default(),
+            outbox,
+            lanes: vec![lane],
+        }
     }
 
     fn file(bytes: &[u8]) -> File {

@@ -15,10 +15,11 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::carry::inbox::{Batch, Parcel};
-use crate::resuming::resume::{ResumeError, SessionName, Tickets, array};
+use crate::resuming::resume::{ResumeError, SessionName, StrandKey, Tickets, array};
+use crate::strands::arrivals::{Awaited, PieceError};
 
 /// "AVGATE" and the version of the form.
-const MAGIC: u64 = u64::from_le_bytes(*b"AVGATE\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"AVGATE\0\x02");
 /// Memory is read and written in pieces of at most this many bytes; pieces that are all zeros are left out.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -39,6 +40,8 @@ pub enum ImageError {
     Arena(#[from] ArenaError),
     /// the gateway's session is malformed: {0}
     Lane(#[from] LaneError),
+    /// the gateway's session is malformed: {0}
+    Pieces(#[from] PieceError),
 }
 
 /// What a connection must show to resume the session, and how it is watched.
@@ -48,6 +51,8 @@ pub struct KeptWay {
     pub tenant: String,
     pub session: SessionName,
     pub tickets: Tickets,
+    /// What strands show, and how many have come.
+    pub strands: StrandKey,
     /// Without data for so long a connection counts as broken.
     pub patience: Duration,
 }
@@ -57,13 +62,15 @@ impl KeptWay {
         to.bytes(self.tenant.as_bytes());
         to.bytes(&self.session);
         self.tickets.save(to);
+        self.strands.save(to);
         to.word(u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX));
     }
 
     pub fn restored(from: &mut Decoder<'_>) -> Result<KeptWay, ImageError> {
         let tenant = std::str::from_utf8(from.bytes()?).map_err(|_| ImageError::Tenant)?.to_owned();
         let (session, tickets) = (array(from)?, Tickets::restored(from)?);
-        Ok(KeptWay { tenant, session, tickets, patience: Duration::from_millis(from.word()?) })
+        let strands = StrandKey::restored(from)?;
+        Ok(KeptWay { tenant, session, tickets, strands, patience: Duration::from_millis(from.word()?) })
     }
 }
 
@@ -90,6 +97,10 @@ impl KeptLane {
                 Parcel::Message(message) => (0, message.as_slice()),
                 Parcel::Batch(batch) => (1, batch.bytes()),
                 Parcel::Control(message) => (2, &message.to_bytes()[..]),
+                Parcel::Pieces(awaited) => {
+                    [3, 16, awaited.first, awaited.end].into_iter().for_each(|word| to.word(word));
+                    continue;
+                }
             };
             to.word(kind);
             to.bytes(bytes);
@@ -105,6 +116,10 @@ impl KeptLane {
             parcels.push(match (from.word()?, from.bytes()?) {
                 (0, bytes) => Parcel::Message(bytes.to_vec()),
                 (1, bytes) => Parcel::Batch(Batch::of(bytes)),
+                (3, bytes) => {
+                    let mut numbers = Decoder::new(bytes);
+                    Parcel::Pieces(Awaited::left(numbers.word()?, numbers.word()?))
+                }
                 (_, bytes) => {
                     let bytes = bytes.try_into().map_err(|_| ResumeError::Size)?;
                     Parcel::Control(Control::from_bytes(bytes))

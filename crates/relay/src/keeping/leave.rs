@@ -67,6 +67,7 @@ impl Session {
         to.word(carrier.arena.size() as u64);
         carrier.touched.as_ref().ok_or_else(|| io::Error::other("it is no gateway"))?.save(&mut to);
         self.intake.save(&mut to);
+        carrier.arrivals.save(&mut to);
         carrier.outbox.save(&mut to);
         to.word(lanes.len() as u64);
         lanes.iter().for_each(|lane| lane.save(&mut to));

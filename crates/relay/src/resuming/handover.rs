@@ -30,7 +30,7 @@ use crate::frames::frame::Kind;
 use crate::frames::welcome::{WELCOME_TIMEOUT, refuse_as};
 use crate::keeping::image::KeptWay;
 use crate::keys::security::{Identity, NodeSecurity};
-use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, SessionName, Ticket, Tickets};
+use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, SessionName, StrandKey, Ticket, Tickets};
 
 /// The most time for the other gateway to pass its connection.
 const PASS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -63,6 +63,7 @@ struct Expected {
     session: SessionName,
     patience: Duration,
     tickets: Mutex<Tickets>,
+    strands: Mutex<StrandKey>,
 }
 
 pub(crate) struct HandOvers {
@@ -82,16 +83,17 @@ impl HandOvers {
     ) -> Self {
         let tickets = Mutex::new(Tickets::Known(resumption.ticket));
         let session = resumption.session;
-        let expected = Arc::new(Expected { security, tenant, session, patience, tickets });
+        let strands = Mutex::new(StrandKey::new(resumption.strands));
+        let expected = Arc::new(Expected { security, tenant, session, patience, tickets, strands });
         HandOvers { expected, node: Arc::new(node) }
     }
 
     /// Of a session that an earlier gateway has left.
     pub fn again(node: OwnedFd, security: NodeSecurity, kept: KeptWay) -> Self {
-        let KeptWay { tenant, session, tickets, patience } = kept;
-        let tickets = Mutex::new(tickets);
+        let KeptWay { tenant, session, tickets, strands, patience } = kept;
+        let (tickets, strands) = (Mutex::new(tickets), Mutex::new(strands));
         HandOvers {
-            expected: Arc::new(Expected { security, tenant, session, patience, tickets }),
+            expected: Arc::new(Expected { security, tenant, session, patience, tickets, strands }),
             node: Arc::new(node),
         }
     }
@@ -112,10 +114,18 @@ impl Expected {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn strands(&self) -> std::sync::MutexGuard<'_, StrandKey> {
+        self.strands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// For the process that goes on with the session.
     fn kept(&self) -> KeptWay {
-        let (tenant, tickets) = (self.tenant.clone(), *self.tickets());
-        KeptWay { tenant, session: self.session, tickets, patience: self.patience }
+        let (tenant, tickets, strands) = (self.tenant.clone(), *self.tickets(), *self.strands());
+        KeptWay { tenant, session: self.session, tickets, strands, patience: self.patience }
+    }
+
+    fn admits(&self, proof: &Proof, joins: bool) -> bool {
+        if joins { self.strands().admits(proof) } else { self.tickets().counts(&proof.ticket) }
     }
 
     /// Accepts a connection if the peer is of the session's tenant and shows the session's ticket.
@@ -132,10 +142,9 @@ impl Expected {
         let same_tenant = self.security.is_plain()
             || self.security.identify(certified, &resume.token) == Identity::Tenant(self.tenant.clone());
         match resume.proof {
-            Some(Proof { ticket, received })
-                if same_tenant && resume.session == self.session && self.tickets().counts(&ticket) =>
-            {
-                Ok(Arrival { link, received, shown: Some(ticket) })
+            Some(proof) if same_tenant && resume.session == self.session && self.admits(&proof, resume.joins) => {
+                let Proof { ticket, received } = proof;
+                Ok(Arrival { link, received, shown: Some(ticket), joins: resume.joins })
             }
             _ => refuse_as(&mut link, welcome_status::OVER, NOT_OURS),
         }
@@ -254,6 +263,11 @@ impl Reconnection for HandOvers {
         arrival.link.send(Kind::Resumed, &Resumed { ticket, received }.to_bytes())?;
         self.tell_line("back\n");
         Ok(())
+    }
+
+    fn welcome(&mut self, strand: &mut Link) -> io::Result<()> {
+        let welcome = Welcome { wire_version: WIRE_VERSION, status: welcome_status::OK, ..Welcome::default() };
+        strand.send(Kind::Welcome, &welcome.to_bytes())
     }
 
     fn confirm(&mut self) {

@@ -47,6 +47,7 @@ struct Session {
     way: HandOvers,
     events: Receiver<Event>,
     ticket: Ticket,
+    strands: StrandKey,
 }
 
 impl Session {
@@ -55,11 +56,12 @@ impl Session {
         let (node, report) = UnixStream::pair().unwrap();
         let security = NodeSecurity::load(&folder.0.join("node"), None).unwrap();
         let ticket = Ticket::random().unwrap();
-        let resumption = Resumption { session: SESSION, ticket, grace: GRACE };
+        let strands = Ticket::random().unwrap();
+        let resumption = Resumption { session: SESSION, ticket, strands, grace: GRACE };
         let mut way = HandOvers::new(report.into(), security, "alice".to_owned(), resumption, LONG);
         let (told, events) = channel();
         way.begin(&told).unwrap();
-        Session { folder, node, way, events, ticket }
+        Session { folder, node, way, events, ticket, strands: StrandKey::new(strands) }
     }
 
     fn options(&self, tenant: &str) -> RelayOptions {
@@ -69,6 +71,7 @@ impl Session {
             security: ClientSecurity::load(Some(&folder), None, None).unwrap(),
             patience: LONG,
             compression: Compression::Off,
+            strands: None,
             verbose: false,
             dialer: None,
         }
@@ -88,13 +91,23 @@ impl Session {
 
     /// A client's connection that has shown this.
     fn show(&self, tenant: &str, session: SessionName, proof: Option<Proof>) -> Link {
+        self.show_as(tenant, session, proof, false)
+    }
+
+    /// As that; `joins`: a strand's.
+    fn show_as(&self, tenant: &str, session: SessionName, proof: Option<Proof>, joins: bool) -> Link {
         let mut link = secure(&self.options(tenant), self.pass(), LONG).unwrap();
-        link.send(Kind::Resume, &Resume { token: Vec::new(), session, proof }.to_bytes()).unwrap();
+        link.send(Kind::Resume, &Resume { token: Vec::new(), session, proof, joins }.to_bytes()).unwrap();
         link
     }
 
     fn is_refused(&self, tenant: &str, session: SessionName, proof: Option<Proof>) {
-        let refusal = self.show(tenant, session, proof).receive(Kind::Welcome, Instant::now() + LONG).unwrap();
+        self.is_refused_as(tenant, session, proof, false);
+    }
+
+    fn is_refused_as(&self, tenant: &str, session: SessionName, proof: Option<Proof>, joins: bool) {
+        let mut link = self.show_as(tenant, session, proof, joins);
+        let refusal = link.receive(Kind::Welcome, Instant::now() + LONG).unwrap();
         let welcome = Welcome::from_body(&refusal[PREFIX..]).unwrap();
         assert_eq!((welcome.status, &welcome.text[..]), (welcome_status::OVER, NOT_OURS));
         assert!(self.events.try_recv().is_err(), "nobody is told");
@@ -188,4 +201,35 @@ fn the_node_hears_of_a_connection_that_is_lost_and_found() {
     let lines = std::str::from_utf8(&lines[..n]).unwrap();
     let since = lines.strip_prefix("away ").and_then(|rest| rest.strip_suffix("\nback\n")).unwrap();
     assert!(since.parse::<i64>().unwrap() > 0);
+}
+
+#[test]
+fn a_strand_joins_its_session_once_with_each_proof_and_none_of_another_tenant_does() {
+    let mut session = Session::new();
+    let own = session.strands.next();
+    let forged = Proof { ticket: Ticket::random().unwrap(), ..own };
+    let of_session = Proof { ticket: session.ticket, ..own };
+    for (tenant, name, shown) in [
+        ("alice", SESSION, Some(forged)),
+        ("alice", SESSION, Some(of_session)),
+        ("alice", SESSION, None),
+        ("alice", [6; 16], Some(own)),
+        ("bob", SESSION, Some(own)),
+    ] {
+        session.is_refused_as(tenant, name, shown, true);
+    }
+    session.is_refused("alice", SESSION, Some(own));
+    let mut link = session.show_as("alice", SESSION, Some(own), true);
+    let mut arrival = session.arrival();
+    assert!(arrival.joins);
+    session.way.welcome(&mut arrival.link).unwrap();
+    link.receive(Kind::Welcome, Instant::now() + LONG).unwrap();
+    session.is_refused_as("alice", SESSION, Some(own), true);
+    let (later, last) = (session.strands.next(), session.strands.next());
+    session.show_as("alice", SESSION, Some(last), true);
+    assert!(session.arrival().joins);
+    session.is_refused_as("alice", SESSION, Some(later), true);
+    // The session's own ticket is not used up by it.
+    let ticket = session.ticket;
+    session.resume(ticket, 1);
 }

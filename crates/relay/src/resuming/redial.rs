@@ -18,7 +18,8 @@ use crate::carry::link::Link;
 use crate::carry::threads::thread;
 use crate::dial::{RelayOptions, connect, secure};
 use crate::frames::frame::Kind;
-use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, Ticket, random};
+use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, StrandKey, Ticket, random};
+use crate::strands::together::MOST_STRANDS;
 
 /// The most time for each step of an attempt; TCP sends a lost packet again after one second.
 const STEP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -27,6 +28,10 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after the first attempt; it doubles with each further one, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// After a strand could not be made none is tried for so long.
+const JOIN_PAUSE: Duration = Duration::from_secs(10);
+/// A peer with this round trip is far.
+const FAR: Duration = Duration::from_millis(1);
 
 pub(crate) struct Redial {
     options: Arc<RelayOptions>,
@@ -34,12 +39,14 @@ pub(crate) struct Redial {
     /// The valid ticket; each answer of the node replaces it.
     ticket: Arc<Mutex<Ticket>>,
     stopped: Arc<AtomicBool>,
+    strands: Arc<Mutex<StrandKey>>,
 }
 
 impl Redial {
     pub fn new(options: Arc<RelayOptions>, resumption: Resumption) -> Self {
         let ticket = Arc::new(Mutex::new(resumption.ticket));
-        Redial { options, resumption, ticket, stopped: Arc::default() }
+        let strands = Arc::new(Mutex::new(StrandKey::new(resumption.strands)));
+        Redial { options, resumption, ticket, stopped: Arc::default(), strands }
     }
 }
 
@@ -67,11 +74,11 @@ impl Reconnection for Redial {
             let mut attempt = 0;
             while !stopped.load(Ordering::SeqCst) && Instant::now() < until {
                 let shown = *ticket.lock().unwrap_or_else(PoisonError::into_inner);
-                let resume = |proof| Resume { token: options.security.token.clone(), session, proof };
+                let resume = |proof| Resume { token: options.security.token.clone(), session, proof, joins: false };
                 match resume_once(&options, resume, Proof { ticket: shown, received }, until) {
                     Ok((link, resumed)) => {
                         *ticket.lock().unwrap_or_else(PoisonError::into_inner) = resumed.ticket;
-                        let arrival = Arrival { link, received: resumed.received, shown: None };
+                        let arrival = Arrival { link, received: resumed.received, shown: None, joins: false };
                         let _ = told.send(Event::Back(Box::new(arrival)));
                         return;
                     }
@@ -100,6 +107,35 @@ impl Reconnection for Redial {
         Ok(())
     }
 
+    fn strands(&self, round_trip: Duration) -> usize {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.options.strands.unwrap_or_else(|| that_pay(processors, round_trip)).saturating_sub(1)
+    }
+
+    fn join(&mut self, count: usize, events: &Sender<Event>) {
+        let (options, session, strands) = (self.options.clone(), self.resumption.session, self.strands.clone());
+        let (stopped, told) = (self.stopped.clone(), events.clone());
+        let attempts = move || {
+            let resume = |proof| Resume { token: options.security.token.clone(), session, proof, joins: true };
+            for _ in 0..count {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let proof = strands.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Ok(link) = join_once(&options, resume, proof) else {
+                    // The session does without.
+                    std::thread::sleep(JOIN_PAUSE);
+                    break;
+                };
+                let arrival = Arrival { link, received: 0, shown: None, joins: true };
+                let _ = told.send(Event::Back(Box::new(arrival)));
+            }
+            let _ = told.send(Event::Joined);
+        };
+        // Without a thread the session does without, too.
+        let _ = thread("join", attempts);
+    }
+
     fn confirm(&mut self) {}
 
     fn stop(&mut self) {
@@ -114,12 +150,41 @@ fn pause(attempt: u32, chance: u8) -> Duration {
     whole / 2 + whole * u32::from(chance) / 512
 }
 
+/// Connections of a session that make it faster. A far peer: each has a window of its own. A near one: each needs a processor on
+/// either side.
+fn that_pay(processors: usize, round_trip: Duration) -> usize {
+    if round_trip >= FAR { 1 + MOST_STRANDS } else { (processors / 4).clamp(1, 4) }
+}
+
+fn join_once(options: &RelayOptions, resume: impl Fn(Option<Proof>) -> Resume, proof: Proof) -> Result<Link, Failure> {
+    let mut link = show(options, resume, proof, Instant::now() + TURN_TIMEOUT)?;
+    let welcome = link.receive(Kind::Welcome, Instant::now() + STEP_TIMEOUT).map_err(|_| Failure::Passing)?;
+    check(&welcome).map(|()| link)
+}
+
 fn resume_once(
     options: &RelayOptions,
     resume: impl Fn(Option<Proof>) -> Resume,
     proof: Proof,
     until: Instant,
 ) -> Result<(Link, Resumed), Failure> {
+    let mut link = show(options, resume, proof, until)?;
+    match link.receive_one_of(&[Kind::Resumed, Kind::Welcome], Instant::now() + STEP_TIMEOUT) {
+        Ok((Kind::Resumed, resumed)) => {
+            Resumed::from_bytes(&resumed).map(|resumed| (link, resumed)).map_err(|e| Failure::Final(e.to_string()))
+        }
+        Ok((_, refusal)) => Err(check(&refusal).err().unwrap_or(Failure::Passing)),
+        Err(_) => Err(Failure::Passing),
+    }
+}
+
+/// Reaches the gateway of the session, and shows it the proof.
+fn show(
+    options: &RelayOptions,
+    resume: impl Fn(Option<Proof>) -> Resume,
+    proof: Proof,
+    until: Instant,
+) -> Result<Link, Failure> {
     let passing = |_: String| Failure::Passing;
     let failed = |_: io::Error| Failure::Passing;
     let mut link = connect(options, STEP_TIMEOUT).map_err(passing)?;
@@ -129,13 +194,7 @@ fn resume_once(
     check(&welcome)?;
     let mut link = secure(options, link.into_socket(), STEP_TIMEOUT).map_err(passing)?;
     link.send(Kind::Resume, &resume(Some(proof)).to_bytes()).map_err(failed)?;
-    match link.receive_one_of(&[Kind::Resumed, Kind::Welcome], Instant::now() + STEP_TIMEOUT) {
-        Ok((Kind::Resumed, resumed)) => {
-            Resumed::from_bytes(&resumed).map(|resumed| (link, resumed)).map_err(|e| Failure::Final(e.to_string()))
-        }
-        Ok((_, refusal)) => Err(check(&refusal).err().unwrap_or(Failure::Passing)),
-        Err(_) => Err(Failure::Passing),
-    }
+    Ok(link)
 }
 
 /// Reads the node's answer. A node without room may have room later; a node without the session will never have it.

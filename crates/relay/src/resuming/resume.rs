@@ -26,7 +26,7 @@ impl Ticket {
     }
 
     /// Constant-time comparison.
-    fn is(&self, other: &Ticket) -> bool {
+    pub fn is(&self, other: &Ticket) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
@@ -89,11 +89,53 @@ impl Tickets {
     }
 }
 
+/// What strands of a session show: its key, and a number that is higher each time.
+#[derive(Debug, Clone, Copy)]
+pub struct StrandKey {
+    key: Ticket,
+    /// The highest number that was shown.
+    shown: u64,
+}
+
+impl StrandKey {
+    pub fn new(key: Ticket) -> Self {
+        StrandKey { key, shown: 0 }
+    }
+
+    /// Whether a strand may join; the same proof counts once.
+    pub fn admits(&mut self, proof: &Proof) -> bool {
+        let admitted = self.key.is(&proof.ticket) && proof.received > self.shown;
+        if admitted {
+            self.shown = proof.received;
+        }
+        admitted
+    }
+
+    /// What the next strand shows.
+    pub fn next(&mut self) -> Proof {
+        self.shown += 1;
+        Proof { ticket: self.key, received: self.shown }
+    }
+
+    /// For the process that goes on with the session.
+    pub fn save(&self, to: &mut Encoder) {
+        to.bytes(&self.key.0);
+        to.word(self.shown);
+    }
+
+    /// As another process has left it.
+    pub fn restored(from: &mut Decoder<'_>) -> Result<Self, ResumeError> {
+        Ok(StrandKey { key: Ticket(array(from)?), shown: from.word()? })
+    }
+}
+
 /// The node's answer that follows [`crate::frames::frame::Kind::Welcome`].
 #[derive(Debug, Clone, Copy)]
 pub struct Resumption {
     pub session: SessionName,
     pub ticket: Ticket,
+    /// Of the session's strands.
+    pub strands: Ticket,
     /// How long the session survives without a connection; zero: it ends with its connection.
     pub grace: Duration,
 }
@@ -101,8 +143,9 @@ pub struct Resumption {
 /// What a relay shows to the gateway of its session.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof {
+    /// Of a strand the session's key for strands.
     pub ticket: Ticket,
-    /// The number of numbered packets that have arrived from the node.
+    /// The number of numbered packets that have arrived from the node; of a strand a number that was not shown before.
     pub received: u64,
 }
 
@@ -114,6 +157,8 @@ pub struct Resume {
     pub token: Vec<u8>,
     pub session: SessionName,
     pub proof: Option<Proof>,
+    /// The connection is to be a further strand of the session, which goes on over its first one.
+    pub joins: bool,
 }
 
 /// The answer to a proof.
@@ -154,14 +199,15 @@ impl Resumption {
         encode(|e| {
             e.bytes(&self.session);
             e.bytes(&self.ticket.0);
+            e.bytes(&self.strands.0);
             e.word(u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX));
         })
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
         let mut d = Decoder::new(bytes);
-        let (session, ticket) = (array(&mut d)?, Ticket(array(&mut d)?));
-        Ok(Resumption { session, ticket, grace: Duration::from_millis(d.word()?) })
+        let (session, ticket, strands) = (array(&mut d)?, Ticket(array(&mut d)?), Ticket(array(&mut d)?));
+        Ok(Resumption { session, ticket, strands, grace: Duration::from_millis(d.word()?) })
     }
 }
 
@@ -174,6 +220,7 @@ impl Resume {
             e.bytes(&self.session);
             e.bytes(self.proof.as_ref().map_or(&[], |proof| &proof.ticket.0));
             e.word(self.proof.map_or(0, |proof| proof.received));
+            e.word(u64::from(self.joins));
         })
     }
 
@@ -190,12 +237,12 @@ impl Resume {
         let token = token[..token.len().min(MAX_TOKEN)].to_vec();
         let session = array(&mut d)?;
         let ticket = d.bytes()?;
-        let received = d.word()?;
+        let (received, joins) = (d.word()?, d.word()? != 0);
         let proof = match ticket.len() {
             0 => None,
             _ => Some(Proof { ticket: Ticket(ticket.try_into().map_err(|_| ResumeError::Size)?), received }),
         };
-        Ok(Resume { token, session, proof })
+        Ok(Resume { token, session, proof, joins })
     }
 }
 
@@ -256,14 +303,14 @@ mod tests {
     #[test]
     fn frames_survive_and_any_cut_is_withstood() {
         let proof = Some(Proof { ticket: ticket(7), received: u64::MAX });
-        let resume = Resume { token: b"secret".to_vec(), session: [3; 16], proof };
+        let resume = Resume { token: b"secret".to_vec(), session: [3; 16], proof, joins: true };
         let bytes = resume.to_bytes();
         let back = Resume::from_bytes(&bytes).unwrap();
         assert_eq!((back.to_bytes(), back.proof.unwrap().received), (bytes.clone(), u64::MAX));
         let bare = Resume { proof: None, ..back };
         assert!(Resume::from_bytes(&bare.to_bytes()).unwrap().proof.is_none());
         let grace = Duration::from_secs(120);
-        let resumption = Resumption { session: [1; 16], ticket: ticket(2), grace }.to_bytes();
+        let resumption = Resumption { session: [1; 16], ticket: ticket(2), strands: ticket(3), grace }.to_bytes();
         assert_eq!(Resumption::from_bytes(&resumption).unwrap().grace, grace);
         let resumed = Resumed { ticket: ticket(9), received: 5 }.to_bytes();
         assert_eq!(Resumed::from_bytes(&resumed).unwrap().received, 5);
@@ -274,7 +321,7 @@ mod tests {
 
     #[test]
     fn other_versions_and_sizes_are_refused() {
-        let mut bytes = Resume { token: Vec::new(), session: [0; 16], proof: None }.to_bytes();
+        let mut bytes = Resume { token: Vec::new(), session: [0; 16], proof: None, joins: false }.to_bytes();
         bytes[8] = 77;
         assert!(matches!(Resume::from_bytes(&bytes), Err(ResumeError::Version(77))));
         bytes[0] ^= 1;

@@ -10,7 +10,8 @@ use crate::carry::handing::turn::SendingTurn;
 use crate::carry::retained::Retained;
 use crate::frames::first::First;
 use crate::frames::frame::MAX_PACKET;
-use crate::frames::items::{Item, PIECE_COST};
+use crate::frames::items::{Item, Left, PIECE_COST};
+use crate::strands::pieces::{PIECE_BYTES, Pieces};
 
 /// The most message bytes of one lane that are sent and not yet delivered by the peer.
 pub const CREDIT_BYTES: usize = 1 << 20;
@@ -107,11 +108,18 @@ impl OutboxState {
 
     /// Appends what may be sent now to `signs` and `frames`, with at most `piece` bytes of bulk data, and counts the packet.
     /// False: nothing.
-    pub fn next_packet(&mut self, arena: &Arena, signs: &mut Vec<u8>, frames: &mut Vec<u8>, piece: usize) -> bool {
+    pub fn next_packet(
+        &mut self,
+        arena: &Arena,
+        signs: &mut Vec<u8>,
+        frames: &mut Vec<u8>,
+        piece: usize,
+        pieces: &Pieces,
+    ) -> bool {
         let empty = frames.len();
         self.first.put_signs(signs);
         if self.retained.has_room() {
-            self.fill(arena, frames, piece);
+            self.fill(arena, frames, piece, pieces);
             if frames.len() > empty {
                 self.retained.number();
             }
@@ -162,10 +170,22 @@ impl OutboxState {
         }
     }
 
-    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
+    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize, pieces: &Pieces) {
         self.first.put(out);
-        self.fill_small(out);
-        self.fill_bulk(arena, out, piece);
+        // Of strands that broke, while there is no other one: every second packet has one.
+        if let Some(piece) = pieces.next_of_first(true) {
+            piece.put(arena, out);
+        } else {
+            self.fill_small(out);
+            let before = out.len();
+            self.fill_bulk(arena, out, piece, pieces);
+            if before == out.len()
+                && before + PIECE_COST + PIECE_BYTES <= MAX_PACKET
+                && let Some(piece) = pieces.next_of_first(false)
+            {
+                piece.put(arena, out);
+            }
+        }
         let OutboxState { turns, lanes, .. } = self;
         turns.retain(|number| {
             let Some(lane) = lanes.get(number) else { return false };
@@ -197,7 +217,7 @@ impl OutboxState {
     }
 
     /// Adds one piece of bulk data, of the first lane in turn, of `piece` bytes at most.
-    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize) {
+    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>, piece: usize, pieces: &Pieces) {
         let piece = piece.min((MAX_PACKET - PIECE_COST).saturating_sub(out.len()));
         if piece == 0 {
             return;
@@ -210,6 +230,11 @@ impl OutboxState {
             // A message that was begun is sent to its end: the peer returns its credit after the whole message.
             if bulk.regions.is_empty() && bulk.sent == 0 && lane.credit <= 0 {
                 continue;
+            }
+            match bulk.leave_to_strands(number, pieces, out) {
+                Left::Waits => continue,
+                Left::Some => return,
+                Left::Rest => {}
             }
             let sent = bulk.piece(number, arena, out, piece);
             lane.credit -= sent as i64;

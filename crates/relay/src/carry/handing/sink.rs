@@ -29,7 +29,7 @@ impl Sink {
         let put = match parcel {
             Parcel::Message(message) => self.ring.send(message).is_ok(),
             Parcel::Batch(batch) => batch.messages().all(|message| self.ring.send(message).is_ok()),
-            Parcel::Control(_) => return true,
+            Parcel::Control(_) | Parcel::Pieces(_) => return true,
         };
         if put {
             self.grant(parcel, outbox);
@@ -64,7 +64,7 @@ impl Sink {
         let bytes = match parcel {
             Parcel::Message(message) => message.len(),
             Parcel::Batch(batch) => batch.messages().map(<[u8]>::len).sum(),
-            Parcel::Control(_) => 0,
+            Parcel::Control(_) | Parcel::Pieces(_) => 0,
         };
         outbox.delivered(self.lane, &mut self.delivered, bytes);
     }
