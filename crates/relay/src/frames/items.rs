@@ -13,6 +13,8 @@ use crate::strands::pieces::{Cut, Pieces, is_worth};
 pub const MAX_UNSPLIT_BYTES: usize = 16 << 10;
 /// The size in bytes at which a lane's thread passes gathered messages to the outbox.
 const BATCH_BYTES: usize = 4 << 10;
+/// Regions of a message, at most: the transport takes no longer list.
+const MOST_LISTED: usize = 1 << 16;
 /// Cost of a region in bytes besides its own.
 const REGION_COST: usize = 32;
 /// What a piece is longer than its regions at most: by its announcement, the last header, and a small message behind them.
@@ -105,7 +107,8 @@ impl Item {
         }
         let message = from.bytes()?.to_vec();
         let sent = (sent as usize).min(message.len());
-        Ok(Item::Bulk(Bulk { regions, by_strands: None, listed: listed as usize, message, sent }))
+        let listed = (listed as usize).min(MOST_LISTED);
+        Ok(Item::Bulk(Bulk { regions, by_strands: None, listed, message, sent }))
     }
 }
 
