@@ -2,6 +2,7 @@
 #include <aviary/guest.h>
 #include <string.h>
 
+#include "external.h"
 #include "onnxruntime_types.h"
 
 /* Versions of the table that an allocator can have. */

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "external.h"
 #include "onnxruntime_types.h"
 
 /* All that the arguments point to stays the application's, as natively, until its function is called. */

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "external.h"
 #include "onnxruntime_types.h"
 
 OrtStatus *give_number(int32_t *to, int64_t number) {
