@@ -215,9 +215,8 @@ int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
 }
 
 /* True if device memory that this process has allocated, not opened, begins at `pointer`. */
-static int begins_own_memory(CUdeviceptr pointer) {
-    struct range range;
-    return find_range(pointer, &range) && range.kind == RANGE_DEVICE && range.base == pointer && !range.opened;
+static int begins_own_memory(CUdeviceptr pointer, struct range *range) {
+    return find_range(pointer, range) && range->kind == RANGE_DEVICE && range->base == pointer && !range->opened;
 }
 
 static int is_in_places(CUdeviceptr pointer) {
@@ -226,19 +225,20 @@ static int is_in_places(CUdeviceptr pointer) {
 
 /* True for memory of a graph, which the driver placed. */
 int cuda_is_pooled(CUdeviceptr pointer) {
-    return !is_in_places(pointer) && begins_own_memory(pointer);
+    struct range range;
+    return !is_in_places(pointer) && begins_own_memory(pointer, &range);
 }
 
 /* Memory that was allocated in the order of a stream, by its first address. */
 int cuda_is_of_pool(CUdeviceptr pointer) {
     struct range range;
-    return is_in_places(pointer) && begins_own_memory(pointer) && find_range(pointer, &range) && range.of_pool;
+    return is_in_places(pointer) && begins_own_memory(pointer, &range) && range.of_pool;
 }
 
 /* Memory of cuMemAlloc, by its first address. */
 int cuda_is_placed(CUdeviceptr pointer) {
     struct range range;
-    return is_in_places(pointer) && begins_own_memory(pointer) && find_range(pointer, &range) && !range.of_pool;
+    return is_in_places(pointer) && begins_own_memory(pointer, &range) && !range.of_pool;
 }
 
 /* True if an address is the device's: only then is it none of this process. */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_DEVICES = CUDA_MOST_PLACES, ALIGNMENT = 512, SMALL = 1 << 20 };
+enum { MOST_DEVICES = CUDA_MOST_PLACES, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
 /* The rest of a range is for what applications reserve themselves. */
 #define PLACED_BYTES ((size_t)CUDA_PLACED_BYTES)
@@ -29,10 +29,6 @@ static __thread struct {
     struct chunk *emptied;
     CUresult status;
 } planned;
-
-static size_t round_up(size_t bytes, size_t to) {
-    return bytes > SIZE_MAX - to ? SIZE_MAX / to * to : (bytes + to - 1) / to * to;
-}
 
 /* Devices that the application has contexts on. A kernel or a copy of each may use the others' memory where the devices
  * reach each other. (The driver's own memory is for the others' copies always, for their kernels once peer access is enabled.) */
@@ -294,10 +290,10 @@ uint64_t cuda_place_bytes(size_t bytes) {
     CUresult status = reserve(device);
     size_t granule = places[device].granule;
     if (status == CUDA_SUCCESS && bytes < SMALL)
-        planned.found = take_small(device, round_up(bytes, ALIGNMENT));
+        planned.found = take_small(device, cuda_round_up(bytes, CUDA_PLACE_ALIGNMENT));
     pthread_mutex_unlock(&places_lock);
     planned.status = status;
-    return status != CUDA_SUCCESS || planned.found ? 0 : round_up(bytes, granule);
+    return status != CUDA_SUCCESS || planned.found ? 0 : cuda_round_up(bytes, granule);
 }
 
 /* A place that nobody has learnt of. The chunk stays, for others. */
@@ -316,10 +312,10 @@ static void give_back(CUdeviceptr pointer) {
 static CUdeviceptr place_in_new_chunk(int device, size_t bytes, CUresult *status) {
     CUdeviceptr found = 0;
     pthread_mutex_lock(&places_lock);
-    struct chunk *chunk = cuda_new_chunk(device, round_up(bytes, places[device].granule), status);
+    struct chunk *chunk = cuda_new_chunk(device, cuda_round_up(bytes, places[device].granule), status);
     if (chunk) {
         chunk->shared = bytes < SMALL;
-        found = take(chunk, chunk->shared ? round_up(bytes, ALIGNMENT) : chunk->bytes);
+        found = take(chunk, chunk->shared ? cuda_round_up(bytes, CUDA_PLACE_ALIGNMENT) : chunk->bytes);
     }
     pthread_mutex_unlock(&places_lock);
     return found;
@@ -340,7 +336,7 @@ static CUresult place(CUdeviceptr *pointer, size_t bytes) {
         return planned.status;
     if (!found)
         found = place_in_new_chunk(device, bytes, &status);
-    if (!found && status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(device, round_up(bytes, places[device].granule)))
+    if (!found && status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(device, cuda_round_up(bytes, places[device].granule)))
         found = place_in_new_chunk(device, bytes, &status);
     if (!found)
         return status;
@@ -498,7 +494,7 @@ int cuda_list_placed(struct cuda_placed **entries, size_t *count) {
         for (const struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next) {
             (*entries)[filled++] = (struct cuda_placed){
                 .base = chunk->base, .bytes = chunk->bytes, .device = device, .shared = (uint16_t)chunk->shared,
-                .is_pools = chunk->pool != NULL, .pool = chunk->pool ? cuda_pool_number(chunk->pool) : 0};
+                .is_pools = chunk->pool != NULL, .pool = chunk->pool ? chunk->pool->number : 0};
             for (const struct part *part = chunk->parts; part; part = part->next)
                 if (part->use == PART_USED)
                     (*entries)[filled++] = (struct cuda_placed){

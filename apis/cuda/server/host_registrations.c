@@ -1,5 +1,6 @@
 /* Memory that both sides share and that is page-locked for the device: registered as long as the application has it, and again in
  * a process that the session moves to. */
+#include "capture_mode.h"
 #include "moving.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,11 +15,9 @@ static pthread_mutex_t registrations_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUresult register_memory(void *memory, size_t bytes, unsigned int flags) {
     /* A copy that is captured needs memory meanwhile. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult exchanged = cuThreadExchangeStreamCaptureMode(&mode);
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     CUresult status = cuMemHostRegister_v2(memory, bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);
-    if (exchanged == CUDA_SUCCESS)
-        cuThreadExchangeStreamCaptureMode(&mode);
+    cuda_end_relaxed(mode);
     return status;
 }
 

@@ -36,17 +36,16 @@ static struct pool *new_pool(CUmemoryPool handle, int device, uint64_t number) {
     return made;
 }
 
-struct pool *cuda_pool_of(CUmemoryPool handle, int device) {
+struct pool *cuda_find_pool(CUmemoryPool handle) {
     struct pool *pool = pools;
     while (pool && cuda_pool_handle(pool) != handle)
         pool = pool->next;
-    if (pool)
-        return pool;
-    return new_pool(handle, device, own_pool(device) == handle ? 0 : aviary_object_id(handle));
+    return pool;
 }
 
-uint64_t cuda_pool_number(const struct pool *pool) {
-    return pool->number;
+struct pool *cuda_pool_of(CUmemoryPool handle, int device) {
+    struct pool *pool = cuda_find_pool(handle);
+    return pool ? pool : new_pool(handle, device, own_pool(device) == handle ? 0 : aviary_object_id(handle));
 }
 
 struct pool *cuda_pool_of_number(uint64_t number, int device) {

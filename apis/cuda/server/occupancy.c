@@ -7,6 +7,7 @@
  * that waits for it: work of before is fenced before the capture begins. For that, and so that no stream or context ends
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
  * there are no entries, and nothing is done but to see that. */
+#include "capture_mode.h"
 #include "server.h"
 #include "graph_halves.h"
 #include <pthread.h>
@@ -45,18 +46,6 @@ static int is_default(CUstream stream) {
 /* True if a call of the driver's makes a difference here at all. */
 static int anybody_occupies(void) {
     return __atomic_load_n(&occupants, __ATOMIC_ACQUIRE) != NULL;
-}
-
-/* In this mode captures of this and other threads forbid nothing that has to do with streams that do not capture. */
-static CUstreamCaptureMode begin_relaxed(void) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
-        mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    return mode;
-}
-
-static void end_relaxed(CUstreamCaptureMode mode) {
-    cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 /* ---- With the lock ---------------------------------------------------------------------------- */
@@ -195,9 +184,9 @@ static __attribute__((noinline)) void note_work(void) {
     if (occupant->stream)
         occupant->given = ++submissions;
     if (occupant->stream == CU_STREAM_PER_THREAD && pthread_equal(occupant->thread, pthread_self())) {
-        CUstreamCaptureMode mode = begin_relaxed();
+        CUstreamCaptureMode mode = cuda_begin_relaxed();
         record_fence(occupant);
-        end_relaxed(mode);
+        cuda_end_relaxed(mode);
     }
     pthread_mutex_unlock(&occupants_lock);
 }
@@ -264,7 +253,7 @@ static uint64_t last_awaited(uint64_t ordinal, uint64_t number) {
  * later call of the thread that asks, one for another device say. Then it has not (negative), and is asked again. */
 int cuda_drain(const struct aviary_drain *request) {
     int64_t until = now_ns() + (int64_t)request->patience_ns;
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     int at_work = 1;
     for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
         if (looks)
@@ -277,7 +266,7 @@ int cuda_drain(const struct aviary_drain *request) {
                 at_work |= is_at_work(occupant, submission);
         pthread_mutex_unlock(&occupants_lock);
     }
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     return at_work ? -1 : 0;
 }
 
@@ -285,12 +274,12 @@ int cuda_drain(const struct aviary_drain *request) {
 
 /* Fences the work that streams have so far: they, or the default stream, cannot be while somebody captures. */
 static void begin_to_capture(void) {
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     pthread_mutex_lock(&occupants_lock);
     __atomic_store_n(&has_captured, 1, __ATOMIC_RELEASE);
     for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
         record_fence(occupant);
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
 }
 
 static CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode) {
@@ -326,12 +315,12 @@ void *cuda_begin_capture_to_graph_function(void) {
 }
 
 static __attribute__((noinline)) CUresult wait_among_captures(CUstream stream, CUevent event, unsigned int flags) {
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     pthread_mutex_lock(&occupants_lock);
     struct occupant *occupant = stream && !is_default(stream) ? find_occupant(stream, NULL) : NULL;
     if (occupant)
         record_fence(occupant);
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     CUresult status = cuStreamWaitEvent(stream, event, flags);
     pthread_mutex_unlock(&occupants_lock);
     return status;
@@ -355,14 +344,14 @@ static CUresult destroy_stream(CUstream stream) {
     cuda_note_capture_ended(stream);
     if (!anybody_occupies() || !stream || is_default(stream))
         return cuStreamDestroy_v2(stream);
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     pthread_mutex_lock(&occupants_lock);
     struct occupant *occupant = find_occupant(stream, NULL);
     if (occupant) {
         record_fence(occupant);
         occupant->stream = NULL;
     }
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     CUresult status = cuStreamDestroy_v2(stream);
     pthread_mutex_unlock(&occupants_lock);
     return status;
@@ -374,7 +363,7 @@ void *cuda_destroy_stream_function(void) {
 
 /* A context ends when its work is done. Until then others see that it is not; then its entries must not outlive it. */
 static void leave_context(CUcontext context) {
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     int at_work = 1;
     for (unsigned int looks = 0; at_work; looks++) {
         if (looks)
@@ -393,7 +382,7 @@ static void leave_context(CUcontext context) {
         }
         pthread_mutex_unlock(&occupants_lock);
     }
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
 }
 
 static CUresult destroy_context(CUcontext context) {

@@ -2,6 +2,7 @@
 #ifndef AVIARY_CUDA_PLACEMENT_H
 #define AVIARY_CUDA_PLACEMENT_H
 #include "moving.h"
+#include <stdint.h>
 
 /* Freed: in the order of a stream that has perhaps not come to that point (pools.c). */
 enum part_use { PART_FREE, PART_USED, PART_FREED };
@@ -44,6 +45,13 @@ struct chunk {
     struct chunk *next;
 };
 
+/* Of parts of chunks that are shared. */
+enum { CUDA_PLACE_ALIGNMENT = 512 };
+
+static inline size_t cuda_round_up(size_t bytes, size_t to) {
+    return bytes > SIZE_MAX - to ? SIZE_MAX / to * to : (bytes + to - 1) / to * to;
+}
+
 /* All that follows is called with the lock. */
 void cuda_lock_places(void);
 void cuda_unlock_places(void);
@@ -71,12 +79,13 @@ static inline int cuda_chunk_is_free(const struct chunk *chunk) {
 struct pool *cuda_pools(void);
 /* False: there is none. */
 int cuda_any_pool(void);
-/* The pool of the driver's pool; NULL: there is no memory for it. */
+/* The pool of the driver's pool; NULL: nothing was allocated from it. */
+struct pool *cuda_find_pool(CUmemoryPool handle);
+/* The same, made if there is none; NULL: there is no memory for it. */
 struct pool *cuda_pool_of(CUmemoryPool handle, int device);
 /* The driver's pool; NULL: it has ended. */
 CUmemoryPool cuda_pool_handle(struct pool *pool);
-/* In a snapshot: the number of the pool (0: the device's own); and back. NULL: there is no memory for it. */
-uint64_t cuda_pool_number(const struct pool *pool);
+/* The pool that has this number in a snapshot; NULL: there is no memory for it. */
 struct pool *cuda_pool_of_number(uint64_t number, int device);
 /* Bytes of a chunk that it has now, and of an allocation. */
 void cuda_pool_has(struct pool *pool, size_t reserved, size_t used);

@@ -1,10 +1,11 @@
 /* Memory that is allocated in the order of a stream: parts of chunks (address_placement.c) of one pool each. So it has its address in
  * every process that the session moves to, leaves the device with the rest, and is charged by what is taken from the device. The
  * driver's own pools have only the settings. What a captured stream allocates is the driver's: it belongs to the graph. */
+#include "capture_mode.h"
 #include "placement.h"
 #include <stdlib.h>
 
-enum { ALIGNMENT = 512, MOST_LOOKS = 8 };
+enum { MOST_LOOKS = 8 };
 /* Of a chunk's charge, among the numbers of other charges of this process. */
 #define CHARGE_NUMBER(base) ((uint64_t)1 << 61 | (base))
 
@@ -20,15 +21,6 @@ static __thread struct {
     int is_drivers;
     CUresult status;
 } planned;
-
-static CUstreamCaptureMode begin_relaxed(void) {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    return cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : CU_STREAM_CAPTURE_MODE_RELAXED;
-}
-
-static void end_relaxed(CUstreamCaptureMode mode) {
-    cuThreadExchangeStreamCaptureMode(&mode);
-}
 
 /* How much the pool may keep that nobody uses. */
 static cuuint64_t kept_bytes(struct pool *pool) {
@@ -88,11 +80,11 @@ static void settle_all(void) {
 void cuda_settle_pools(void) {
     if (!cuda_any_pool())
         return;
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     cuda_lock_places();
     settle_all();
     cuda_unlock_places();
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
 }
 
 /* Waits for all streams in whose order something was freed, and gives back what nobody has. */
@@ -117,11 +109,11 @@ static int has_too_little_left(uint64_t ordinal, size_t bytes) {
 uint64_t cuda_room_for(uint64_t bytes, uint64_t ordinal) {
     if (!bytes || !ordinal || !cuda_any_pool() || !has_too_little_left(ordinal, bytes))
         return bytes;
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     cuda_lock_places();
     empty_pools((int)ordinal - 1);
     cuda_unlock_places();
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     return bytes;
 }
 
@@ -184,20 +176,16 @@ static CUdeviceptr find(struct pool *pool, size_t bytes, CUstream stream) {
     return best ? use(best, bytes, stream) : 0;
 }
 
-static size_t round_up(size_t bytes, size_t to) {
-    return bytes > SIZE_MAX - to ? SIZE_MAX / to * to : (bytes + to - 1) / to * to;
-}
-
 /* With the lock: a place that is there, or how much the pool has to take from the device. */
 static uint64_t plan(CUmemoryPool handle, int device, size_t bytes, CUstream stream) {
-    size_t rounded = round_up(bytes, ALIGNMENT);
+    size_t rounded = cuda_round_up(bytes, CUDA_PLACE_ALIGNMENT);
     planned.status = cuda_reserve_places(device);
     planned.pool = planned.status == CUDA_SUCCESS ? cuda_pool_of(handle, device) : NULL;
     if (!planned.pool)
         return 0;
     settle_reached(device, MOST_LOOKS);
     planned.found = find(planned.pool, rounded, stream);
-    size_t more = round_up(bytes, cuda_place_granule(device));
+    size_t more = cuda_round_up(bytes, cuda_place_granule(device));
     if (!planned.found && has_too_little_left(cuda_ordinal_of_device(device), more)) {
         /* One that is large enough may be there now; else there is more left. */
         settle_reached(device, SIZE_MAX);
@@ -237,13 +225,13 @@ uint64_t cuda_pool_bytes(CUmemoryPool pool, size_t bytes, CUstream stream, uint6
     int entered = enter(stream);
     uint64_t more = 0;
     device = (CUdevice)(ordinal - 1);
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     if (pool || (planned.status = cuDeviceGetMemPool(&pool, device)) == CUDA_SUCCESS) {
         cuda_lock_places();
         more = plan(pool, device, bytes, stream);
         cuda_unlock_places();
     }
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     leave(entered);
     return more;
 }
@@ -251,7 +239,7 @@ uint64_t cuda_pool_bytes(CUmemoryPool pool, size_t bytes, CUstream stream, uint6
 static CUdeviceptr take_from_device(struct pool *pool, size_t bytes, CUresult *status) {
     CUdeviceptr found = 0;
     cuda_lock_places();
-    struct chunk *chunk = cuda_new_chunk(pool->device, round_up(bytes, cuda_place_granule(pool->device)), status);
+    struct chunk *chunk = cuda_new_chunk(pool->device, cuda_round_up(bytes, cuda_place_granule(pool->device)), status);
     if (chunk) {
         chunk->shared = 1;
         chunk->pool = pool;
@@ -288,8 +276,8 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes) {
     CUresult status = planned.status;
     if (!pointer || !pool)
         return pointer ? status : CUDA_ERROR_INVALID_VALUE;
-    size_t rounded = round_up(bytes, ALIGNMENT);
-    CUstreamCaptureMode mode = begin_relaxed();
+    size_t rounded = cuda_round_up(bytes, CUDA_PLACE_ALIGNMENT);
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     if (!found)
         found = take_from_device(pool, rounded, &status);
     if (!found && status == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -298,9 +286,9 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes) {
         cuda_unlock_places();
         found = take_from_device(pool, rounded, &status);
     }
-    if (!found && status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(pool->device, round_up(bytes, cuda_place_granule(pool->device))))
+    if (!found && status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(pool->device, cuda_round_up(bytes, cuda_place_granule(pool->device))))
         found = take_from_device(pool, rounded, &status);
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     if (!found)
         return status;
     if (!cuda_keep_allocation(found, bytes)) {
@@ -364,11 +352,11 @@ static CUresult free_async(CUdeviceptr pointer, CUstream stream) {
     if (pointer < CUDA_PLACES || pointer >= CUDA_PLACES_END || !cuda_may_pass(stream))
         return cuMemFreeAsync(pointer, stream);
     int entered = enter(stream);
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     cuda_lock_places();
     CUresult status = free_part(pointer, stream);
     cuda_unlock_places();
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     leave(entered);
     return status;
 }
@@ -395,9 +383,10 @@ static CUresult get_attribute(CUmemoryPool handle, CUmemPool_attribute attribute
     if (status != CUDA_SUCCESS)
         return status;
     cuda_lock_places();
-    for (struct pool *pool = cuda_pools(); pool; pool = pool->next)
-        if (cuda_pool_handle(pool) == handle && figure(pool, attribute))
-            *(cuuint64_t *)value = *figure(pool, attribute);
+    struct pool *pool = cuda_find_pool(handle);
+    const size_t *own = pool ? figure(pool, attribute) : NULL;
+    if (own)
+        *(cuuint64_t *)value = *own;
     cuda_unlock_places();
     return status;
 }
@@ -411,11 +400,11 @@ static CUresult set_attribute(CUmemoryPool handle, CUmemPool_attribute attribute
     if (status != CUDA_SUCCESS)
         return status;
     cuda_lock_places();
-    for (struct pool *pool = cuda_pools(); pool; pool = pool->next)
-        if (cuda_pool_handle(pool) == handle && attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-            pool->most_reserved = pool->reserved;
-        else if (cuda_pool_handle(pool) == handle && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-            pool->most_used = pool->used;
+    struct pool *pool = cuda_find_pool(handle);
+    if (pool && attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        pool->most_reserved = pool->reserved;
+    if (pool && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        pool->most_used = pool->used;
     cuda_unlock_places();
     return status;
 }
@@ -426,15 +415,15 @@ void *cuda_set_pool_attribute_function(void) {
 
 static CUresult trim_pool(CUmemoryPool handle, size_t bytes) {
     CUresult status = cuMemPoolTrimTo(handle, bytes);
-    CUstreamCaptureMode mode = begin_relaxed();
+    CUstreamCaptureMode mode = cuda_begin_relaxed();
     cuda_lock_places();
-    for (struct pool *pool = cuda_pools(); pool && status == CUDA_SUCCESS; pool = pool->next)
-        if (cuda_pool_handle(pool) == handle) {
-            settle_reached(pool->device, SIZE_MAX);
-            trim(pool, bytes);
-        }
+    struct pool *pool = status == CUDA_SUCCESS ? cuda_find_pool(handle) : NULL;
+    if (pool) {
+        settle_reached(pool->device, SIZE_MAX);
+        trim(pool, bytes);
+    }
     cuda_unlock_places();
-    end_relaxed(mode);
+    cuda_end_relaxed(mode);
     return status;
 }
 
@@ -448,11 +437,11 @@ static CUresult destroy_pool(CUmemoryPool handle) {
     if (status != CUDA_SUCCESS)
         return status;
     cuda_lock_places();
-    for (struct pool *pool = cuda_pools(); pool; pool = pool->next)
-        if (pool->handle == handle) {
-            pool->handle = NULL;
-            pool->has_ended = 1;
-        }
+    struct pool *pool = cuda_find_pool(handle);
+    if (pool) {
+        pool->handle = NULL;
+        pool->has_ended = 1;
+    }
     settle_all();
     cuda_unlock_places();
     return status;
