@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,10 @@ def missing():
     """What keeps a cluster from running here; empty: nothing."""
     done = subprocess.run([BUILD, "--check"], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode else ""
+
+
+# What the scheduler logs of an allocation that it has written without an answer: it then takes back what it knew of it.
+IN_DOUBT = re.compile(r"add allocation and reservation to claim [^/ ]+/([\w.-]+): Put ")
 
 
 class Authority:
@@ -148,7 +153,14 @@ class Cluster:
         control.spawn("manager", self.program, "controller-manager", "--kubeconfig", self.folder / "manager.kubeconfig",
                       "--service-account-private-key-file", pki / "sa.key", "--root-ca-file", pki / "ca.crt",
                       "--use-service-account-credentials", "--leader-elect=false", *keys, *self.manager_options())
-        control.spawn("scheduler", self.program, "scheduler", "--kubeconfig", self.folder / "scheduler.kubeconfig", "--leader-elect=false")
+        control.spawn("scheduler", self.program, "scheduler", "--kubeconfig", self.scheduler_config(), "--leader-elect=false")
+
+    def scheduler_config(self):
+        """How the scheduler reaches the API server."""
+        return self.folder / "scheduler.kubeconfig"
+
+    def close(self):
+        self.down()
 
     def start_api_server(self):
         pki = self.authority.folder
@@ -162,7 +174,7 @@ class Cluster:
             "--service-account-signing-key-file", pki / "sa.key", "--service-cluster-ip-range", "10.96.0.0/16",
             "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
         )
-        wait_until(HANG, "the API server is ready", lambda: "ok" in self.kubectl("get", "--raw", "/readyz", check=False))
+        wait_until(HANG, "the API server is ready", lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok")
 
     # --- nodes ---
 
@@ -199,18 +211,19 @@ class Cluster:
             for name in ("api.json", library):
                 shutil.copy(APIS / api / name, place / api)
 
-    def start_daemon(self, name):
-        """`aviary serve`; n1 has accelerators, others have none."""
+    def start_daemon(self, name, accelerated=None, environment=()):
+        """`aviary serve`; n1 has accelerators, others have none, unless it is said."""
         node = self.nodes[name]
         address = f"{PREFIX}.{10 + NODES.index(name) + 1}"
         config = node.folder / "node.toml"
         program, variables, options = AVIARY, {}, ()
-        if name == "n1":
+        if name == "n1" if accelerated is None else accelerated:
             vendor = self.folder / "images/programs"
-            accelerator = self.folder / "accelerator"
+            accelerator = self.folder / f"accelerator-{name}"
             accelerator.touch()
             accelerator.chmod(0o666)
-            variables = {"LD_LIBRARY_PATH": f"{vendor}:{vendor}/cuda", "TESTAPI_ACCELERATOR": str(accelerator)}
+            variables = {"LD_LIBRARY_PATH": f"{vendor}:{vendor}/cuda", "TESTAPI_ACCELERATOR": str(accelerator),
+                         "TESTAPI_HEALTH": str(node.folder / "health")}
             config.write_text(NODE_TOML.format(accelerator=accelerator))
         else:
             # A program that is in no tree finds only the API that it is told of, whose library this node does not have.
@@ -222,7 +235,8 @@ class Cluster:
             config.write_text("spares = 0\n")
             options = ("--api-dir", node.folder / "apis", "--no-zygote")
         process = node.spawn("aviary", program, "serve", "--config", config, "--listen", "unix:/run/aviary/node.sock", "--listen",
-                             f"{address}:{PORT}", "--tls-dir", node.folder / "tls/node", *options, environment=variables)
+                             f"{address}:{PORT}", "--tls-dir", node.folder / "tls/node", *options,
+                             environment={**variables, **dict(environment)})
         answers = lambda: node.call(AVIARY, "grant", "list", "--json", check=False)  # noqa: E731
         wait_until(HANG, f"the daemon of {name} answers", lambda: process.poll() is not None or answers())
         if process.poll() is not None:
@@ -271,6 +285,15 @@ class Cluster:
     def devices(self, pool):
         return [device for slice_ in self.get("resourceslices").get("items", []) if slice_["spec"]["pool"]["name"] == pool
                 for device in slice_["spec"].get("devices", [])]
+
+    def taints(self, pool):
+        """Of its devices, as text: KEY=VALUE:EFFECT in a line each; empty: none."""
+        return "\n".join(f"{one['key']}={one.get('value', '')}:{one['effect']}" for device in self.devices(pool) for one in device.get("taints", []))
+
+    def claims_in_doubt(self):
+        """Names of claims whose allocation the scheduler has written without an answer, as its log says."""
+        log = (self.folder / "log/control-scheduler").read_text(encoding="utf-8", errors="replace")
+        return set(IN_DOUBT.findall(log))
 
     def kubectl(self, *words, check=True, given=None, account="admin"):
         """The output of kubectl; of one that fails, what it says, unless that is wrong."""

@@ -20,7 +20,8 @@ def volume(nodes, claims):
         made.harm(SEED, lambda: load.poll() is None)
         said = (made.folder / "log/control-double").read_text(encoding="utf-8").splitlines()[-2:]
         print(f"    seed {SEED}, {nodes} nodes up in {ready - began:.0f} s; {'; '.join(said)}; killed {made.killed}; at most {made.most}% "
-              f"given, {made.promised_twice} times more promised")
+              f"granted, {made.most_promised}% promised, above 100 in {made.promised_twice} looks, each with a claim in doubt "
+              f"({len(made.claims_in_doubt())} in all); {time.monotonic() - ready:.0f} s")
         if load.returncode:
             raise AssertionError(f"the double ended with status {load.returncode}: {said}")
         made.has_nothing_left()
