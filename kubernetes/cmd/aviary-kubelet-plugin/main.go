@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -39,6 +40,8 @@ var (
 	address     = flag.String("address", os.Getenv("AVIARY_ADDRESS"), "HOST:PORT where other nodes reach the daemon; empty: its devices are for pods of this node only")
 	certificate = flag.String("certificate", "", "file with the daemon's certificate, with --address")
 	patience    = flag.Duration("patience", 10*time.Second, "how long another node may take to answer")
+	metricsAt   = flag.String("metrics", "", "ADDRESS:PORT where /metrics is served; empty: nowhere")
+	grace       = flag.Duration("grace", 5*time.Minute, "how long claims keep a device that is lost, before their pods are evicted; 0: for ever")
 )
 
 func main() {
@@ -80,7 +83,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings := driver.Settings{Node: *nodeName, Sockets: *sockets, Address: *address, Pin: pin, Patience: *patience,
+	settings := driver.Settings{Node: *nodeName, Sockets: *sockets, Address: *address, Pin: pin, Patience: *patience, Grace: *grace,
 		Zone: zoneOf(ctx, client)}
 	plugin := driver.New(settings, client, node.Daemon{Socket: *socket}, kept, cdi.Files{Folder: *cdiFolder, Libraries: *libraries})
 	helper, err := kubeletplugin.Start(ctx, plugin, kubeletplugin.DriverName(claims.Driver), kubeletplugin.KubeClient(client),
@@ -92,8 +95,14 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer helper.Stop()
-	ended := make(chan error, 2)
+	ended := make(chan error, 4)
+	if *metricsAt != "" {
+		server := &http.Server{Addr: *metricsAt, Handler: plugin.Metrics.Handler(plugin.Conditions), ReadHeaderTimeout: 10 * time.Second}
+		defer server.Close()
+		go func() { ended <- server.ListenAndServe() }()
+	}
 	go func() { ended <- plugin.Watch(ctx) }()
+	go func() { ended <- plugin.WatchNode(ctx) }()
 	go func() { ended <- plugin.Publish(ctx, helper) }()
 	select {
 	case err := <-ended:

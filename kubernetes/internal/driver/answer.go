@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"aviary.dev/kubernetes/internal/claims"
+	"aviary.dev/kubernetes/internal/metrics"
 	"aviary.dev/kubernetes/internal/node"
 )
 
@@ -108,9 +109,11 @@ func (d *Driver) answer(ctx context.Context, claim *resourceapi.ResourceClaim) e
 		return errors.Join(err, fmt.Errorf("claim %s was prepared here, and is not unprepared yet", plan.UID))
 	}
 	d.mark(plan.UID, true)
+	began := d.now()
 	if refusal == nil {
 		refusal = d.grantKey(ctx, plan, key)
 	}
+	d.Metrics.Count(metrics.Answer, d.now().Sub(began), refusal)
 	var said *node.Refusal
 	told := d.tellReady(ctx, claim, plan, key, refusal)
 	if refusal != nil && (errors.As(refusal, &said) || errors.Is(refusal, node.ErrUnknown)) {
@@ -137,7 +140,7 @@ func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) er
 			}
 		}
 	}
-	_, err = d.node.Grant(ctx, grant)
+	_, err = d.make(ctx, grant)
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"aviary.dev/kubernetes/internal/cdi"
 	"aviary.dev/kubernetes/internal/claims"
+	"aviary.dev/kubernetes/internal/metrics"
 	"aviary.dev/kubernetes/internal/node"
 	"aviary.dev/kubernetes/internal/store"
 )
@@ -37,23 +38,33 @@ type Settings struct {
 	Zone string
 	// Patience is how long another node may take to answer.
 	Patience time.Duration
+	// Grace is how long claims keep a device that is lost, before their pods are evicted; 0: for ever.
+	Grace time.Duration
 }
 
 // Driver implements kubeletplugin.DRAPlugin.
 type Driver struct {
 	Settings
-	client kubernetes.Interface
-	node   node.Node
-	store  *store.Store
-	cdi    cdi.Files
+	// Metrics of this process.
+	Metrics *metrics.Metrics
+	client  kubernetes.Interface
+	node    node.Node
+	store   *store.Store
+	cdi     cdi.Files
 	// Of tests: called before each step with its name, and ends the plugin there with an error.
 	hook func(step string) error
+	// now is the clock; tests have another one.
+	now func() time.Time
+	// changed wakes the publisher.
+	changed chan struct{}
 
 	mutex sync.Mutex
 	busy  map[string]*lock
 	// devices by the name that they have in slices, as they were last listed.
 	devices map[string]accelerator
 	health  health
+	// stance is what the node's object says.
+	stance stance
 	// claims of the whole cluster, as far as they are known; nil before Watch.
 	claims listers.ResourceClaimLister
 	// gone are claims that were deleted or are not allocated any more.
@@ -66,8 +77,9 @@ type Driver struct {
 
 // New makes a driver; it does nothing yet.
 func New(settings Settings, client kubernetes.Interface, daemon node.Node, kept *store.Store, files cdi.Files) *Driver {
-	return &Driver{Settings: settings, client: client, node: daemon, store: kept, cdi: files, busy: map[string]*lock{},
-		told: map[types.UID]string{}, mine: map[string]bool{}, gone: make(chan claimName, 1024)}
+	return &Driver{Settings: settings, Metrics: metrics.New(), client: client, node: daemon, store: kept, cdi: files, busy: map[string]*lock{},
+		told: map[types.UID]string{}, mine: map[string]bool{}, gone: make(chan claimName, 1024),
+		now: time.Now, changed: make(chan struct{}, 1)}
 }
 
 // lock of one claim, while somebody has it or waits for it.
@@ -121,7 +133,9 @@ func (d *Driver) step(name string) error {
 func (d *Driver) PrepareResourceClaims(ctx context.Context, list []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	results := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, claim := range list {
+		began := d.now()
 		devices, err := d.prepare(ctx, claim)
+		d.Metrics.Count(metrics.Prepare, d.now().Sub(began), err)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "claim is not prepared", "claim", klog.KObj(claim), "uid", claim.UID)
 			d.tell(ctx, claim, "Refused", err.Error())
@@ -191,10 +205,18 @@ func (d *Driver) grantHere(ctx context.Context, plan *claims.Plan) ([]string, er
 	if err := d.step("grant"); err != nil {
 		return nil, err
 	}
-	if _, err := d.node.Grant(ctx, grant); err != nil {
+	if _, err := d.make(ctx, grant); err != nil {
 		return nil, fmt.Errorf("node %s: %w", d.Node, err)
 	}
 	return grant.APIs, nil
+}
+
+// make has the daemon make a grant, and counts how long that takes.
+func (d *Driver) make(ctx context.Context, grant node.Grant) (node.GrantReport, error) {
+	began := d.now()
+	report, err := d.node.Grant(ctx, grant)
+	d.Metrics.Count(metrics.Grant, d.now().Sub(began), err)
+	return report, err
 }
 
 // prepared is what the kubelet is told: containers that name a request of an accelerator get the claim's file.
@@ -215,7 +237,10 @@ func (d *Driver) prepared(plan *claims.Plan) []kubeletplugin.Device {
 func (d *Driver) UnprepareResourceClaims(ctx context.Context, list []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	results := map[types.UID]error{}
 	for _, claim := range list {
-		results[claim.UID] = d.unprepare(ctx, string(claim.UID))
+		began := d.now()
+		err := d.unprepare(ctx, string(claim.UID))
+		d.Metrics.Count(metrics.Unprepare, d.now().Sub(began), err)
+		results[claim.UID] = err
 	}
 	return results, nil
 }

@@ -33,6 +33,11 @@ type daemon struct {
 	list   []node.Device
 	away   bool
 	keys   int
+	// sessions, and why some cannot be parked.
+	sessions []node.Session
+	stuck    map[uint64]string
+	// parking is told of each that is asked to park, before it is.
+	parking func(session uint64)
 }
 
 func (d *daemon) Devices(context.Context) ([]node.Device, error) {
@@ -94,6 +99,27 @@ func (d *daemon) Revoke(_ context.Context, name string) error {
 		return errors.New("away")
 	}
 	delete(d.grants, name)
+	return nil
+}
+
+func (d *daemon) Sessions(context.Context) ([]node.Session, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return slices.Clone(d.sessions), nil
+}
+
+func (d *daemon) Park(_ context.Context, session uint64) error {
+	if d.parking != nil {
+		d.parking(session)
+	}
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if why, ok := d.stuck[session]; ok {
+		return &node.Refusal{Reason: why}
+	}
+	for i := range d.sessions {
+		d.sessions[i].Parked = d.sessions[i].Parked || d.sessions[i].Number == session
+	}
 	return nil
 }
 

@@ -16,7 +16,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -27,25 +26,25 @@ import (
 const (
 	publishInterval = 5 * time.Second
 	// After this time without its daemon a node has no devices.
-	emptyAfter     = 60 * time.Second
-	healthInterval = 10 * time.Second
-	mebibyte       = 1 << 20
-	attributeSize  = 64
-	slugSize       = 40
-	taint          = claims.Driver + "/unhealthy"
+	emptyAfter    = 60 * time.Second
+	mebibyte      = 1 << 20
+	attributeSize = 64
+	slugSize      = 40
 )
 
 // accelerator is a device of this node, by all APIs that list it.
 type accelerator struct {
-	name    string
-	apis    []string
-	memory  int64
-	healthy bool
-	reason  string
-	uuid    string
-	driver  string
-	pci     string
-	numa    *int64
+	name   string
+	apis   []string
+	memory int64
+	// condition, why, and since when as far as this process knows.
+	condition condition
+	reason    string
+	since     time.Time
+	uuid      string
+	driver    string
+	pci       string
+	numa      *int64
 }
 
 type health struct {
@@ -88,14 +87,15 @@ func accelerators(list []node.Device) map[string]accelerator {
 		key := sliceName(line.Name)
 		one, known := found[key]
 		if !known {
-			one = accelerator{name: line.Name, healthy: true}
+			one = accelerator{name: line.Name}
 		}
 		one.apis = append(one.apis, line.API)
 		if line.Memory != nil {
 			one.memory = max(one.memory, *line.Memory)
 		}
-		if !line.Healthy && one.healthy {
-			one.healthy, one.reason = false, text(line.Reason)
+		// Of what several APIs say the worst counts.
+		if told := conditionOf(line.Healthy, text(line.Reason)); told > one.condition {
+			one.condition, one.reason = told, text(line.Reason)
 		}
 		for own, other := range map[*string]*string{&one.uuid: line.UUID, &one.driver: line.Driver, &one.pci: line.PCI} {
 			if *own == "" {
@@ -126,6 +126,9 @@ func (d *Driver) named(device string) (string, []string, error) {
 	if !ok {
 		return "", nil, fmt.Errorf("node %s has no device %s", d.Node, device)
 	}
+	if one.condition == lost {
+		return "", nil, fmt.Errorf("node %s: %s: %s", d.Node, device, one.reason)
+	}
 	return one.name, slices.Clone(one.apis), nil
 }
 
@@ -140,8 +143,8 @@ func text(value string) resourceapi.DeviceAttribute {
 	return resourceapi.DeviceAttribute{StringValue: &cut}
 }
 
-// slice is a device as the scheduler sees it. `taken`: what grants have that are not this driver's.
-func (d *Driver) slice(key string, one accelerator, taken shareOf) resourceapi.Device {
+// slice is a device as the scheduler sees it. `taken`: what grants have that are not this driver's; `node`: what its node says.
+func (d *Driver) slice(key string, one accelerator, taken shareOf, node stance) resourceapi.Device {
 	yes := true
 	attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		"kind": text("accelerator"), "node": text(d.Node), "productName": text(one.name),
@@ -172,9 +175,7 @@ func (d *Driver) slice(key string, one accelerator, taken shareOf) resourceapi.D
 	} else {
 		device.AllNodes = &yes
 	}
-	if !one.healthy {
-		device.Taints = []resourceapi.DeviceTaint{{Key: taint, Value: "unhealthy", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-	}
+	device.Taints = taintsOf(one, node, d.Grace, d.now())
 	return device
 }
 
@@ -215,8 +216,11 @@ func (d *Driver) pool(devices map[string]accelerator, grants []node.GrantReport)
 		here.Attributes["zone"] = text(d.Zone)
 	}
 	list := []resourceapi.Device{here}
+	d.mutex.Lock()
+	node := d.stance
+	d.mutex.Unlock()
 	for key, one := range devices {
-		list = append(list, d.slice(key, one, takenBy(grants, one.name)))
+		list = append(list, d.slice(key, one, takenBy(grants, one.name), node))
 	}
 	slices.SortFunc(list[1:], func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
 	pool := resourceslice.Pool{}
@@ -235,7 +239,7 @@ type Publisher interface {
 // Publish tells the cluster what the node has whenever that changes, until the context ends.
 func (d *Driver) Publish(ctx context.Context, publisher Publisher) error {
 	var last *resourceslice.DriverResources
-	d.setHealth(time.Now())
+	d.setHealth(d.now())
 	for {
 		resources, err := d.look(ctx)
 		switch {
@@ -257,6 +261,7 @@ func (d *Driver) Publish(ctx context.Context, publisher Publisher) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-d.changed:
 		case <-time.After(wait):
 		}
 	}
@@ -276,11 +281,12 @@ func (d *Driver) look(ctx context.Context) (*resourceslice.DriverResources, erro
 		empty := d.pool(nil, nil)
 		return &empty, err
 	}
-	found := accelerators(list)
+	listed, used := accelerators(list), d.used()
 	d.mutex.Lock()
+	found := follow(d.devices, listed, used, d.now())
 	d.devices = found
 	d.mutex.Unlock()
-	d.setHealth(time.Now())
+	d.setHealth(d.now())
 	resources := d.pool(found, grants)
 	return &resources, nil
 }
@@ -295,7 +301,7 @@ func (d *Driver) setHealth(now time.Time) {
 func (d *Driver) silence() time.Duration {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	return time.Since(d.health.answered)
+	return d.now().Sub(d.health.answered)
 }
 
 // placeOf reads what another node's plugin has published.
@@ -317,42 +323,6 @@ func placeOf(device *resourceapi.Device, pool string) (*place, error) {
 	}
 	slices.Sort(found.apis)
 	return &found, nil
-}
-
-// WatchHealthStatus implements kubeletplugin.DRAPlugin.
-func (d *Driver) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case reports <- d.healthReport():
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(healthInterval):
-		}
-	}
-}
-
-func (d *Driver) healthReport() kubeletplugin.DeviceHealthReport {
-	silent := d.silence() > 2*publishInterval
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	report := kubeletplugin.DeviceHealthReport{Devices: []kubeletplugin.DeviceHealth{
-		{PoolName: d.Node, DeviceName: claims.Here, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: time.Now()}}}
-	for key, one := range d.devices {
-		line := kubeletplugin.DeviceHealth{PoolName: d.Node, DeviceName: key, LastUpdated: time.Now(),
-			Health: kubeletplugin.HealthStatusHealthy}
-		switch {
-		case silent:
-			line.Health, line.Message = kubeletplugin.HealthStatusUnknown, "the node daemon does not answer"
-		case !one.healthy:
-			line.Health, line.Message = kubeletplugin.HealthStatusUnhealthy, one.reason
-		}
-		report.Devices = append(report.Devices, line)
-	}
-	return report
 }
 
 // tell makes an event of a claim. What cannot be told is in the log.

@@ -38,7 +38,7 @@ func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, 
 	if err := d.step("grant"); err != nil {
 		return nil, err
 	}
-	report, err := d.node.Grant(ctx, plan.Relay(d.folder(plan.UID), far.address, far.pin))
+	report, err := d.make(ctx, plan.Relay(d.folder(plan.UID), far.address, far.pin))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", d.Node, err)
 	}

@@ -24,6 +24,9 @@ type Node interface {
 	Grant(ctx context.Context, grant Grant) (GrantReport, error)
 	// Revoke takes a grant back and returns when nothing of it is left.
 	Revoke(ctx context.Context, name string) error
+	Sessions(ctx context.Context) ([]Session, error)
+	// Park takes a session, with the others of its program, off its devices until the program's next call. An error: it stays there.
+	Park(ctx context.Context, session uint64) error
 }
 
 // ErrUnknown says that a question has no answer yet: ask again.
