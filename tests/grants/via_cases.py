@@ -16,18 +16,22 @@ from proxy import Proxy
 class Pair:
     """A node with devices, and one that carries guests to it."""
 
-    def __init__(self, tools):
+    def __init__(self, tools, far=(), near=(), days=None):
+        """`far`, `near`: added to the nodes' environments; `days`: the far node's certificate is one of its own, for so long."""
         self.tools, self.port, self.tls = tools, free_port(), tools.folder("tls")
         run([AVIARY, "tls", "init", self.tls, "--name", "127.0.0.1"])
+        if days:
+            run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", self.tls / "node/node.key",
+                 "-out", self.tls / "node/node.pem", "-days", str(days), "-subj", "/CN=brief"])
         certificate = self.tls / "node/node.pem"
         told = run(["openssl", "x509", "-in", certificate, "-noout", "-fingerprint", "-sha256"])
         self.pin = told.split("=")[1].strip().replace(":", "").lower()
-        self.far = GrantingNode(tools, "--listen", f"127.0.0.1:{self.port}", "--tls-dir", self.tls / "node")
-        self.near = GrantingNode(tools)
+        self.far = GrantingNode(tools, "--listen", f"127.0.0.1:{self.port}", "--tls-dir", self.tls / "node", environment=far)
+        self.near = GrantingNode(tools, environment=near)
 
-    def grant(self, name, *limits, pin=None, port=None):
-        """On both nodes; what the far one gives."""
-        said = self.near.grant(name, "--via", f"127.0.0.1:{port or self.port}", "--pin", pin or self.pin, "--json")
+    def grant(self, name, *limits, pin=None, port=None, near=()):
+        """On both nodes; what the far one gives, and `near`: what is said to the other one."""
+        said = self.near.grant(name, "--via", f"127.0.0.1:{port or self.port}", "--pin", pin or self.pin, "--json", *near)
         self.far.command("grant", name, "--key", json.loads(said)["via"]["key"], *limits)
 
     def relays(self):
