@@ -23,10 +23,10 @@ def field(data):
     return struct.pack("<Q", len(data)) + data
 
 
-def resume(version=3, token=b"", session=None, ticket=b"", received=0, joins=0):
+def resume(version=3, token=b"", session=None, ticket=b"", number=1, received=0, joins=0):
     session = os.urandom(16) if session is None else session
     body = b"AVresume" + struct.pack("<Q", version) + field(token) + field(session) + field(ticket)
-    return body + struct.pack("<QQ", received, joins)
+    return body + struct.pack("<QQQ", number, received, joins)
 
 
 def packet(payload, kind=RESUME):

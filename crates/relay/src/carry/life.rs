@@ -1,4 +1,5 @@
-//! The main loop of a session between two carriers: it replaces broken connections and ends the session. Run by `relay` and
+//! The main loop of a session between two carriers: it replaces broken connections and ends the session. A strand takes the place
+//! of a first connection that has broken; if there is none the relay makes another connection. Run by `relay` and
 //! `gateway` on a thread of its own; [`crate::carry::reach`] decides, the code here acts.
 
 use std::fs::File;
@@ -17,13 +18,17 @@ use crate::carry::link::{Compression, Intake, Link, LinkEnd};
 use crate::carry::reach::{Change, Reach, Step};
 use crate::carry::threads::thread;
 use crate::keeping::image::KeptWay;
-use crate::resuming::resume::Ticket;
+use crate::resuming::resume::Proof;
+use crate::strands::strand::StrandEnd;
 use crate::strands::together::{MOST_STRANDS, Strands};
 
 /// How long messages that have arrived before the end are still delivered.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long this side waits for the other one to finish.
 const PEER_END_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a relay waits for an answer over a strand that is to be the first connection.
+const HANDING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Events of a session, sent by its threads.
 pub(crate) enum Event {
@@ -43,6 +48,8 @@ pub(crate) enum Event {
     Joined,
     /// This strand carries nothing more.
     StrandEnded { number: u64 },
+    /// This one neither, because it is to be the first connection; what the peer has sent over it for that.
+    StrandLeads { number: u64, link: Box<Link>, said: Vec<u8> },
     /// The node lets another process go on with the session: give the connection up, and take no other.
     Hold,
     /// As that, and the API server stands: write the session to the file, and end.
@@ -54,10 +61,19 @@ pub(crate) struct Arrival {
     pub link: Link,
     /// The number of numbered packets that have arrived at the peer.
     pub received: u64,
-    /// The ticket with which a relay has proven its session. `None`: the peer is a node.
-    pub shown: Option<Ticket>,
-    /// It is a further strand of the session.
-    pub joins: bool,
+    /// With what a relay has proven its session. `None`: the peer is a node.
+    pub shown: Option<Proof>,
+    pub role: Role,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The first connection: a new one, for a session that has no other.
+    First,
+    /// The first connection, which was a strand until now; the other strands stay.
+    Leads,
+    /// A further strand.
+    Joins,
 }
 
 /// The way to get another connection: a relay dials the node, a gateway receives one from the node.
@@ -67,6 +83,12 @@ pub(crate) trait Reconnection: Send {
     /// The connection has broken: look for another one. `received`: the number of numbered packets that have arrived here.
     /// Success is sent as [`Event::Back`], final failure as [`Event::Over`].
     fn search(&mut self, received: u64, until: Instant, events: &Sender<Event>);
+    /// What a relay sends over the strand that is to be the first connection. `None`: the peer chooses one.
+    fn claim(&mut self, _received: u64) -> Option<Vec<u8>> {
+        None
+    }
+    /// A strand is to be the first connection; what the peer has sent over it for that. An error: nothing that means this.
+    fn leads(&mut self, link: Link, said: &[u8]) -> Result<Arrival, String>;
     /// True if the arrival's ticket is still valid: another connection may have used it before.
     fn admits(&self, arrival: &Arrival) -> bool;
     /// Sends the answer to a peer whose new connection is used from now on, before the first packet.
@@ -183,6 +205,8 @@ pub(crate) struct Session {
     events: Sender<Event>,
     /// The reason why the last connection broke.
     broken: String,
+    /// The local peer has hung up while a strand was to take the first connection's place: the peer is told over that.
+    parts: bool,
     /// Hears the local peer, while it runs.
     pub control: Option<JoinHandle<()>>,
     /// The session is to go on in another process.
@@ -208,7 +232,7 @@ impl Carrier {
         let (events, ended) = channel();
         way.begin(&events)?;
         let line = Line::start(&self, link, 0, compression, Intake::default(), 0, &events)?;
-        let reach = Reach::new(self.grace);
+        let reach = Reach::new(self.grace, handing(self.side));
         Session::new(self, compression, (reach, Some(line), Intake::default()), way, events).live(&ended)
     }
 
@@ -223,9 +247,14 @@ impl Carrier {
         way.begin(&events)?;
         let until = Instant::now().checked_add(self.grace).ok_or(io::ErrorKind::InvalidInput)?;
         way.search(intake.received(), until, &events);
-        let reach = Reach::away(self.grace, until);
+        let reach = Reach::away(self.grace, handing(self.side), until);
         Session::new(self, compression, (reach, None, intake), way, events).live(&ended)
     }
+}
+
+/// A gateway waits for its relay, for as long as there is any strand.
+fn handing(side: Side) -> Option<Duration> {
+    (side == Side::Server).then_some(HANDING_TIMEOUT)
 }
 
 impl Session {
@@ -236,8 +265,9 @@ impl Session {
         way: Box<dyn Reconnection>,
         events: Sender<Event>,
     ) -> Session {
-        let (broken, control, held, strands) = (String::new(), None, false, Strands::default());
-        Session { carrier, compression, reach, line, strands, intake, way, events, broken, control, held }
+        let (broken, control, strands) = (String::new(), None, Strands::default());
+        let (parts, held) = (false, false);
+        Session { carrier, compression, reach, line, strands, intake, way, events, broken, parts, control, held }
     }
 
     /// From the first event to the end; returns the reason.
@@ -285,6 +315,12 @@ impl Session {
             };
             match step {
                 Ok(Step::Nothing | Step::Relink { .. }) => {}
+                Ok(Step::HandOver) => {
+                    if let Err(reason) = self.sever_line() {
+                        return Cause::Remote(reason);
+                    }
+                    self.hand_over();
+                }
                 Ok(Step::Search { until }) => {
                     if let Err(reason) = self.search(until) {
                         return Cause::Remote(reason);
@@ -296,12 +332,16 @@ impl Session {
                 }
                 Err(cause) => return cause,
             }
+            if self.parts && !self.reach.is_handing() {
+                return Cause::Local;
+            }
         }
     }
 
     /// An error: the session ends for this cause.
     fn handle(&mut self, event: Event, now: Instant) -> Result<Step, Cause> {
         match event {
+            Event::Local if self.reach.is_handing() => self.parts = true,
             Event::Local => return Err(Cause::Local),
             Event::Over(reason) => return Err(Cause::Remote(reason)),
             Event::Hold => self.hold(),
@@ -316,39 +356,78 @@ impl Session {
                 if self.reach.link() == Some(link) {
                     self.broken = why;
                 }
-                return Ok(self.reach.change(Change::Broke { link }, now));
+                let strands = self.strands.count() > 0;
+                return Ok(self.reach.change(Change::Broke { link, strands }, now));
             }
             Event::Alive { link } => {
                 if self.reach.link() == Some(link) {
                     self.way.confirm();
                 }
             }
-            Event::Back(arrival) if arrival.joins => self.join(arrival.link),
+            Event::Back(arrival) if arrival.role == Role::Joins => self.join(arrival.link),
+            Event::Back(arrival) => return self.back(*arrival, now),
             Event::Wish => self.grant(),
             Event::Joined => {
                 self.strands.joining = false;
                 self.grant_wishes();
             }
             Event::StrandEnded { number } => {
-                self.strands.ended(&self.carrier, number);
+                self.strands.ended(number);
                 self.grant_wishes();
+                return Ok(self.lost_strand(now));
             }
-            Event::Back(arrival) if !self.way.admits(&arrival) => {}
-            Event::Back(arrival) => match self.reach.change(Change::Back, now) {
-                Step::Relink { link } => return self.relink(*arrival, link).map_err(Cause::Remote),
-                step => return Ok(step),
-            },
+            Event::StrandLeads { number, link, said } => {
+                let asked = self.strands.ended(number);
+                let arrival = self.way.leads(*link, &said).map_err(Cause::Remote)?;
+                // A relay that has asked for it and then not waited for it any longer has ended it.
+                if asked || self.carrier.side == Side::Guest {
+                    let step = self.back(arrival, now)?;
+                    return Ok(if step == Step::Nothing { self.lost_strand(now) } else { step });
+                }
+            }
         }
         Ok(Step::Nothing)
     }
 
-    /// A further strand, if the session has its first connection.
+    /// Another first connection, if it is this session's.
+    fn back(&mut self, arrival: Arrival, now: Instant) -> Result<Step, Cause> {
+        if !self.way.admits(&arrival) {
+            return Ok(Step::Nothing);
+        }
+        match self.reach.change(Change::Back, now) {
+            Step::Relink { link } => self.relink(arrival, link).map_err(Cause::Remote),
+            step => Ok(step),
+        }
+    }
+
+    /// A strand has ended. If one is to take the first connection's place, it is another one, or none is left.
+    fn lost_strand(&mut self, now: Instant) -> Step {
+        if self.strands.count() == 0 {
+            return self.reach.change(Change::Alone, now);
+        }
+        if self.reach.is_handing() {
+            self.hand_over();
+        }
+        Step::Nothing
+    }
+
+    /// Asks the peer to use a strand as the first connection, if that is this end's part.
+    fn hand_over(&mut self) {
+        let Session { carrier, strands, way, intake, .. } = self;
+        strands.ask(carrier, || way.claim(intake.received()));
+    }
+
+    /// A further strand, if the session has any connection.
     fn join(&mut self, mut link: Link) {
-        if self.line.is_some() && self.way.welcome(&mut link).is_ok() {
+        if (self.line.is_some() || self.reach.is_handing()) && self.way.welcome(&mut link).is_ok() {
             // One that fails at once is one less.
             let events = self.events.clone();
             let _ = self.strands.begin(&self.carrier, link, move |number, end| {
-                let _ = events.send(end.map_or_else(Event::Over, |()| Event::StrandEnded { number }));
+                let _ = events.send(match end {
+                    StrandEnd::Broken => Event::StrandEnded { number },
+                    StrandEnd::Wrong(why) => Event::Over(why),
+                    StrandEnd::Leads(link, said) => Event::StrandLeads { number, link, said },
+                });
             });
         }
     }
@@ -370,9 +449,14 @@ impl Session {
         }
     }
 
-    /// Ends the present connection, if there is one, and all strands.
+    /// Ends all connections.
     pub fn sever(&mut self) -> Result<(), String> {
         self.strands.end_all(&self.carrier);
+        self.sever_line()
+    }
+
+    /// Ends the first connection, if there is one.
+    fn sever_line(&mut self) -> Result<(), String> {
         if let Some(line) = self.line.take() {
             self.intake = line.sever(&self.carrier).ok_or("internal error: a thread of the connection has panicked")?;
         }
@@ -385,12 +469,18 @@ impl Session {
         Ok(())
     }
 
-    /// Continues over another connection. A connection that fails at once counts as broken.
+    /// Continues over another first connection. One that fails at once counts as broken.
     fn relink(&mut self, mut arrival: Arrival, number: u64) -> Result<Step, String> {
-        self.sever()?;
+        // A relay that has any strand left uses that.
+        if arrival.role == Role::Leads {
+            self.sever_line()?
+        } else {
+            self.sever()?
+        }
         if let Err(error) = self.way.answer(&mut arrival, self.intake.received()) {
             self.broken = error.to_string();
-            return Ok(self.reach.change(Change::Broke { link: number }, Instant::now()));
+            let strands = self.strands.count() > 0;
+            return Ok(self.reach.change(Change::Broke { link: number, strands }, Instant::now()));
         }
         let Arrival { link, received, .. } = arrival;
         self.carrier.outbox.relink(received).map_err(|error| error.to_string())?;
@@ -405,7 +495,7 @@ impl Session {
     fn conclude(&mut self, cause: Cause, ended: &Receiver<Event>) -> String {
         let carrier = self.carrier.clone();
         carrier.close();
-        let mut rest = Rest { ended, link: self.reach.link(), local: false, remote: false, broken: false };
+        let mut rest = Rest { ended, link: self.reach.link(), local: self.parts, remote: false, broken: false };
         rest.take_all();
         // Queued frames cannot be sent any more. A connection that breaks after this calls `broke` itself.
         if self.line.is_none() || rest.broken {
@@ -484,7 +574,7 @@ impl Rest<'_> {
             }
             // Too late, or of a connection before the last.
             Event::Broken { .. } | Event::Alive { .. } | Event::Back(_) | Event::Hold | Event::Save { .. } => {}
-            Event::Wish | Event::Joined | Event::StrandEnded { .. } => {}
+            Event::Wish | Event::Joined | Event::StrandEnded { .. } | Event::StrandLeads { .. } => {}
         }
     }
 

@@ -80,20 +80,25 @@ impl Reconnection for Dials {
             loop {
                 let cut = exchange.cuts.lock().unwrap().pop().unwrap_or(usize::MAX);
                 let (one, other) = connection(cut);
-                let shown = Some(exchange.ticket);
+                let shown = Some(Proof { ticket: exchange.ticket, number: 1, received });
                 let link = Link::new(other, None, GRACE).unwrap();
                 let told = exchange.arrivals.lock().unwrap().clone().unwrap();
-                if told.send(Event::Back(Box::new(Arrival { link, received, shown, joins: false }))).is_err() {
+                if told.send(Event::Back(Box::new(Arrival { link, received, shown, role: Role::First }))).is_err() {
                     return;
                 }
                 let mut link = Link::new(one, None, GRACE).unwrap();
                 if let Ok(resumed) = link.receive(Kind::Resumed, Instant::now() + GRACE) {
                     let received = Resumed::from_bytes(&resumed).unwrap().received;
-                    let _ = events.send(Event::Back(Box::new(Arrival { link, received, shown: None, joins: false })));
+                    let _ =
+                        events.send(Event::Back(Box::new(Arrival { link, received, shown: None, role: Role::First })));
                     return;
                 }
             }
         });
+    }
+
+    fn leads(&mut self, _: Link, _: &[u8]) -> Result<Arrival, String> {
+        unreachable!("there are no strands")
     }
 
     fn admits(&self, _: &Arrival) -> bool {
@@ -116,6 +121,10 @@ impl Reconnection for Waits {
     }
 
     fn search(&mut self, _: u64, _: Instant, _: &Sender<Event>) {}
+
+    fn leads(&mut self, _: Link, _: &[u8]) -> Result<Arrival, String> {
+        unreachable!("there are no strands")
+    }
 
     fn admits(&self, arrival: &Arrival) -> bool {
         arrival.shown.is_some()
@@ -205,13 +214,13 @@ fn only_a_ticket_displaces_a_connection_and_its_counts_are_checked() {
     let events = pair.exchange.arrivals.lock().unwrap().clone().unwrap();
     let (mut refused, wrong) = connection(usize::MAX);
     let link = Link::new(wrong, None, GRACE).unwrap();
-    events.send(Event::Back(Box::new(Arrival { link, received: 0, shown: None, joins: false }))).unwrap();
+    events.send(Event::Back(Box::new(Arrival { link, received: 0, shown: None, role: Role::First }))).unwrap();
     assert_eq!(refused.read(&mut [0]).unwrap(), 0, "it is closed without an answer");
     pair.print(100_000);
     let (_right, other) = connection(usize::MAX);
     let link = Link::new(other, None, GRACE).unwrap();
-    let shown = Some(pair.exchange.ticket);
-    events.send(Event::Back(Box::new(Arrival { link, received: u64::MAX, shown, joins: false }))).unwrap();
+    let shown = Some(Proof { ticket: pair.exchange.ticket, number: 1, received: u64::MAX });
+    events.send(Event::Back(Box::new(Arrival { link, received: u64::MAX, shown, role: Role::First }))).unwrap();
     let [gateway, _] = pair.ends;
     let why = gateway.join().unwrap().unwrap();
     assert!(why.contains("acknowledged 18446744073709551615 packets"), "{why}");

@@ -117,6 +117,12 @@ impl Link {
         (self.reader, self.packets, self.writer)
     }
 
+    /// As it was before [`Link::into_stream`].
+    pub(crate) fn again(socket: TcpStream, stream: (Reader, Packets, Writer), patience: Duration) -> Link {
+        let (reader, packets, writer) = stream;
+        Link { socket, reader, writer, packets, patience }
+    }
+
     /// The two directions of the connection, and what the second one shares with the lanes. `intake`: the state of arrival over earlier connections.
     pub(crate) fn split(self, compression: Compression, intake: Intake) -> (NetReader, NetWriter, Sender) {
         let reader = NetReader { reader: self.reader, packets: self.packets, intake, patience: self.patience };

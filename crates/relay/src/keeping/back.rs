@@ -139,7 +139,7 @@ mod tests {
 
     use crate::carry::inbox::Batch;
     use crate::keeping::image::write;
-    use crate::resuming::resume::{StrandKey, Ticket, Tickets};
+    use crate::resuming::resume::{Proof, StrandKey, Ticket, Tickets};
 
     const ARENA_BYTES: usize = 8 << 20;
     const LANE: u32 = 5;
@@ -178,7 +178,8 @@ mod tests {
         let position = LanePosition { sent, received: ConsumerPosition { read: 192, released: 128 } };
         let lane = KeptLane { number: LANE, offset: 4096, length: 1 << 16, position, delivered: 77, parcels };
         let [shown, fresh] = [Ticket::random().unwrap(), Ticket::random().unwrap()];
-        let tickets = Tickets::Renewed { shown, fresh };
+        let mut tickets = Tickets::new(shown);
+        tickets.renew(&Proof { ticket: shown, number: 4, received: 0 }, fresh);
         let strands = StrandKey::new(Ticket::random().unwrap());
         let way =
             KeptWay { tenant: "alice".into(), session: [3; 16], tickets, strands, patience: Duration::from_secs(5) };

@@ -19,7 +19,7 @@ use crate::resuming::resume::{ResumeError, SessionName, StrandKey, Tickets, arra
 use crate::strands::arrivals::{Awaited, PieceError};
 
 /// "AVGATE" and the version of the form.
-const MAGIC: u64 = u64::from_le_bytes(*b"AVGATE\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"AVGATE\0\x03");
 /// Memory is read and written in pieces of at most this many bytes; pieces that are all zeros are left out.
 const PIECE_BYTES: usize = 64 << 10;
 

@@ -23,7 +23,7 @@ use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 use rustix::net::{SendFlags, send};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::carry::life::{Arrival, Event, Reconnection};
+use crate::carry::life::{Arrival, Event, Reconnection, Role};
 use crate::carry::link::Link;
 use crate::carry::threads::thread;
 use crate::frames::frame::Kind;
@@ -81,7 +81,7 @@ impl HandOvers {
         resumption: Resumption,
         patience: Duration,
     ) -> Self {
-        let tickets = Mutex::new(Tickets::Known(resumption.ticket));
+        let tickets = Mutex::new(Tickets::new(resumption.ticket));
         let session = resumption.session;
         let strands = Mutex::new(StrandKey::new(resumption.strands));
         let expected = Arc::new(Expected { security, tenant, session, patience, tickets, strands });
@@ -125,7 +125,7 @@ impl Expected {
     }
 
     fn admits(&self, proof: &Proof, joins: bool) -> bool {
-        if joins { self.strands().admits(proof) } else { self.tickets().counts(&proof.ticket) }
+        if joins { self.strands().admits(proof) } else { self.tickets().admits(proof) }
     }
 
     /// Accepts a connection if the peer is of the session's tenant and shows the session's ticket.
@@ -143,8 +143,8 @@ impl Expected {
             || self.security.identify(certified, &resume.token) == Identity::Tenant(self.tenant.clone());
         match resume.proof {
             Some(proof) if same_tenant && resume.session == self.session && self.admits(&proof, resume.joins) => {
-                let Proof { ticket, received } = proof;
-                Ok(Arrival { link, received, shown: Some(ticket), joins: resume.joins })
+                let role = if resume.joins { Role::Joins } else { Role::First };
+                Ok(Arrival { link, received: proof.received, shown: Some(proof), role })
             }
             _ => refuse_as(&mut link, welcome_status::OVER, NOT_OURS),
         }
@@ -252,14 +252,22 @@ impl Reconnection for HandOvers {
         self.tell_line(&format!("away {}\n", monotonic_ms()));
     }
 
+    fn leads(&mut self, link: Link, said: &[u8]) -> Result<Arrival, String> {
+        let resume = Resume::from_bytes(said).map_err(|error| error.to_string())?;
+        // Another session's ticket is none of this one's.
+        let proof = resume.proof.filter(|_| resume.session == self.expected.session && !resume.joins);
+        let received = proof.map_or(0, |proof| proof.received);
+        Ok(Arrival { link, received, shown: proof, role: Role::Leads })
+    }
+
     fn admits(&self, arrival: &Arrival) -> bool {
-        arrival.shown.is_some_and(|ticket| self.expected.tickets().counts(&ticket))
+        arrival.shown.is_some_and(|proof| self.expected.tickets().admits(&proof))
     }
 
     fn answer(&mut self, arrival: &mut Arrival, received: u64) -> io::Result<()> {
         let none = || io::Error::other("the kernel returned no random bytes");
         let ticket = Ticket::random().ok_or_else(none)?;
-        self.expected.tickets().renew(arrival.shown.ok_or_else(none)?, ticket);
+        self.expected.tickets().renew(&arrival.shown.ok_or_else(none)?, ticket);
         arrival.link.send(Kind::Resumed, &Resumed { ticket, received }.to_bytes())?;
         self.tell_line("back\n");
         Ok(())

@@ -47,6 +47,8 @@ struct Session {
     way: HandOvers,
     events: Receiver<Event>,
     ticket: Ticket,
+    /// Of the last proof that was shown.
+    number: u64,
     strands: StrandKey,
 }
 
@@ -61,7 +63,7 @@ impl Session {
         let mut way = HandOvers::new(report.into(), security, "alice".to_owned(), resumption, LONG);
         let (told, events) = channel();
         way.begin(&told).unwrap();
-        Session { folder, node, way, events, ticket, strands: StrandKey::new(strands) }
+        Session { folder, node, way, events, ticket, number: 0, strands: StrandKey::new(strands) }
     }
 
     fn options(&self, tenant: &str) -> RelayOptions {
@@ -122,7 +124,9 @@ impl Session {
 
     /// A client comes with a ticket that counts; the next one.
     fn resume(&mut self, ticket: Ticket, received: u64) -> Ticket {
-        let mut link = self.show("alice", SESSION, Some(Proof { ticket, received }));
+        self.number += 1;
+        let proof = Proof { ticket, number: self.number, received };
+        let mut link = self.show("alice", SESSION, Some(proof));
         let mut arrival = self.arrival();
         assert_eq!(arrival.received, received);
         assert!(self.way.admits(&arrival));
@@ -135,7 +139,7 @@ impl Session {
 }
 
 fn proof(ticket: Ticket) -> Option<Proof> {
-    Some(Proof { ticket, received: 3 })
+    Some(Proof { ticket, number: u64::MAX, received: 3 })
 }
 
 #[test]
@@ -221,13 +225,13 @@ fn a_strand_joins_its_session_once_with_each_proof_and_none_of_another_tenant_do
     session.is_refused("alice", SESSION, Some(own));
     let mut link = session.show_as("alice", SESSION, Some(own), true);
     let mut arrival = session.arrival();
-    assert!(arrival.joins);
+    assert_eq!(arrival.role, Role::Joins);
     session.way.welcome(&mut arrival.link).unwrap();
     link.receive(Kind::Welcome, Instant::now() + LONG).unwrap();
     session.is_refused_as("alice", SESSION, Some(own), true);
     let (later, last) = (session.strands.next(), session.strands.next());
     session.show_as("alice", SESSION, Some(last), true);
-    assert!(session.arrival().joins);
+    assert_eq!(session.arrival().role, Role::Joins);
     session.is_refused_as("alice", SESSION, Some(later), true);
     // The session's own ticket is not used up by it.
     let ticket = session.ticket;

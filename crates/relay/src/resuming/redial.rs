@@ -7,18 +7,18 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_wire::Welcome;
 use aviary_wire::attach::{PREFIX, welcome_status};
 
-use crate::carry::life::{Arrival, Event, Reconnection};
+use crate::carry::life::{Arrival, Event, Reconnection, Role};
 use crate::carry::link::Link;
 use crate::carry::threads::thread;
 use crate::dial::{RelayOptions, connect, secure};
-use crate::frames::frame::Kind;
-use crate::resuming::resume::{Proof, Resume, Resumed, Resumption, StrandKey, Ticket, random};
+use crate::frames::frame::{Kind, put_frame, put_packet};
+use crate::resuming::resume::{Claims, Proof, Resume, Resumed, Resumption, StrandKey, random};
 use crate::strands::together::MOST_STRANDS;
 
 /// The most time for each step of an attempt; TCP sends a lost packet again after one second.
@@ -37,16 +37,20 @@ pub(crate) struct Redial {
     options: Arc<RelayOptions>,
     resumption: Resumption,
     /// The valid ticket; each answer of the node replaces it.
-    ticket: Arc<Mutex<Ticket>>,
+    claims: Arc<Mutex<Claims>>,
     stopped: Arc<AtomicBool>,
     strands: Arc<Mutex<StrandKey>>,
 }
 
 impl Redial {
     pub fn new(options: Arc<RelayOptions>, resumption: Resumption) -> Self {
-        let ticket = Arc::new(Mutex::new(resumption.ticket));
+        let claims = Arc::new(Mutex::new(Claims::new(resumption.ticket)));
         let strands = Arc::new(Mutex::new(StrandKey::new(resumption.strands)));
-        Redial { options, resumption, ticket, stopped: Arc::default(), strands }
+        Redial { options, resumption, claims, stopped: Arc::default(), strands }
+    }
+
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +68,7 @@ impl Reconnection for Redial {
     }
 
     fn search(&mut self, received: u64, until: Instant, events: &Sender<Event>) {
-        let (options, session, ticket) = (self.options.clone(), self.resumption.session, self.ticket.clone());
+        let (options, session, claims) = (self.options.clone(), self.resumption.session, self.claims.clone());
         let (stopped, told) = (self.stopped.clone(), events.clone());
         if options.verbose {
             let (node, grace) = (&options.node, self.resumption.grace);
@@ -73,12 +77,12 @@ impl Reconnection for Redial {
         let attempts = move || {
             let mut attempt = 0;
             while !stopped.load(Ordering::SeqCst) && Instant::now() < until {
-                let shown = *ticket.lock().unwrap_or_else(PoisonError::into_inner);
+                let proof = claims.lock().unwrap_or_else(PoisonError::into_inner).next(received);
                 let resume = |proof| Resume { token: options.security.token.clone(), session, proof, joins: false };
-                match resume_once(&options, resume, Proof { ticket: shown, received }, until) {
+                match resume_once(&options, resume, proof, until) {
                     Ok((link, resumed)) => {
-                        *ticket.lock().unwrap_or_else(PoisonError::into_inner) = resumed.ticket;
-                        let arrival = Arrival { link, received: resumed.received, shown: None, joins: false };
+                        claims.lock().unwrap_or_else(PoisonError::into_inner).renew(resumed.ticket);
+                        let arrival = Arrival { link, received: resumed.received, shown: None, role: Role::First };
                         let _ = told.send(Event::Back(Box::new(arrival)));
                         return;
                     }
@@ -97,6 +101,22 @@ impl Reconnection for Redial {
         if let Err(error) = thread("redial", attempts) {
             let _ = events.send(Event::Over(format!("cannot start a thread to reconnect: {error}")));
         }
+    }
+
+    fn claim(&mut self, received: u64) -> Option<Vec<u8>> {
+        let (session, proof) = (self.resumption.session, Some(self.claims().next(received)));
+        // Whose strand it is was proven when it began.
+        let resume = Resume { token: Vec::new(), session, proof, joins: false };
+        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+        put_frame(&mut frames, Kind::Resume, 0, &resume.to_bytes());
+        put_packet(&mut packet, &frames, false);
+        Some(packet)
+    }
+
+    fn leads(&mut self, link: Link, said: &[u8]) -> Result<Arrival, String> {
+        let Resumed { ticket, received } = Resumed::from_bytes(said).map_err(|error| error.to_string())?;
+        self.claims().renew(ticket);
+        Ok(Arrival { link, received, shown: None, role: Role::Leads })
     }
 
     fn admits(&self, _: &Arrival) -> bool {
@@ -127,7 +147,7 @@ impl Reconnection for Redial {
                     std::thread::sleep(JOIN_PAUSE);
                     break;
                 };
-                let arrival = Arrival { link, received: 0, shown: None, joins: true };
+                let arrival = Arrival { link, received: 0, shown: None, role: Role::Joins };
                 let _ = told.send(Event::Back(Box::new(arrival)));
             }
             let _ = told.send(Event::Joined);

@@ -45,7 +45,15 @@ pub fn random<const N: usize>() -> Option<[u8; N]> {
 
 /// The valid tickets of one session, on the node.
 #[derive(Debug, Clone, Copy)]
-pub enum Tickets {
+pub struct Tickets {
+    valid: Valid,
+    /// The highest number that was shown with one of them. A proof that was sent before another one and arrives after it is
+    /// worth nothing: what it says of arrived packets is not true any more.
+    number: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Valid {
     /// Only this ticket is valid.
     Known(Ticket),
     /// `fresh` was sent in answer to `shown`. Until the relay has sent data after that, the answer may be lost and the relay
@@ -54,38 +62,69 @@ pub enum Tickets {
 }
 
 impl Tickets {
-    pub fn counts(&self, ticket: &Ticket) -> bool {
-        match self {
-            Tickets::Known(known) => known.is(ticket),
+    pub fn new(ticket: Ticket) -> Self {
+        Tickets { valid: Valid::Known(ticket), number: 0 }
+    }
+
+    pub fn admits(&self, proof: &Proof) -> bool {
+        let valid = match &self.valid {
+            Valid::Known(known) => known.is(&proof.ticket),
             // Compares with both in any case, so that the time does not depend on which one matches.
-            Tickets::Renewed { shown, fresh } => shown.is(ticket) | fresh.is(ticket),
-        }
+            Valid::Renewed { shown, fresh } => shown.is(&proof.ticket) | fresh.is(&proof.ticket),
+        };
+        valid && proof.number > self.number
     }
 
     /// `shown` was accepted, and `fresh` is sent in the answer.
-    pub fn renew(&mut self, shown: Ticket, fresh: Ticket) {
-        *self = Tickets::Renewed { shown, fresh };
+    pub fn renew(&mut self, shown: &Proof, fresh: Ticket) {
+        *self = Tickets { valid: Valid::Renewed { shown: shown.ticket, fresh }, number: shown.number };
     }
 
     /// For the process that goes on with the session.
     pub fn save(&self, to: &mut Encoder) {
-        let (older, newer) = match self {
-            Tickets::Known(known) => (known, known),
-            Tickets::Renewed { shown, fresh } => (shown, fresh),
+        let (older, newer) = match &self.valid {
+            Valid::Known(known) => (known, known),
+            Valid::Renewed { shown, fresh } => (shown, fresh),
         };
         [older, newer].into_iter().for_each(|ticket| to.bytes(&ticket.0));
+        to.word(self.number);
     }
 
     /// As another process has left them.
     pub fn restored(from: &mut Decoder<'_>) -> Result<Self, ResumeError> {
-        Ok(Tickets::Renewed { shown: Ticket(array(from)?), fresh: Ticket(array(from)?) })
+        let valid = Valid::Renewed { shown: Ticket(array(from)?), fresh: Ticket(array(from)?) };
+        Ok(Tickets { valid, number: from.word()? })
     }
 
     /// The relay has read the last answer: the older ticket is not valid any more.
     pub fn confirm(&mut self) {
-        if let Tickets::Renewed { fresh, .. } = self {
-            *self = Tickets::Known(*fresh);
+        if let Valid::Renewed { fresh, .. } = self.valid {
+            self.valid = Valid::Known(fresh);
         }
+    }
+}
+
+/// What a relay shows to resume its session, by which every proof has a higher number than those before it.
+#[derive(Debug)]
+pub struct Claims {
+    ticket: Ticket,
+    number: u64,
+}
+
+impl Claims {
+    pub fn new(ticket: Ticket) -> Self {
+        Claims { ticket, number: 0 }
+    }
+
+    /// `received`: the number of numbered packets that have arrived.
+    pub fn next(&mut self, received: u64) -> Proof {
+        self.number += 1;
+        Proof { ticket: self.ticket, number: self.number, received }
+    }
+
+    /// The node's answer has another ticket.
+    pub fn renew(&mut self, ticket: Ticket) {
+        self.ticket = ticket;
     }
 }
 
@@ -104,9 +143,9 @@ impl StrandKey {
 
     /// Whether a strand may join; the same proof counts once.
     pub fn admits(&mut self, proof: &Proof) -> bool {
-        let admitted = self.key.is(&proof.ticket) && proof.received > self.shown;
+        let admitted = self.key.is(&proof.ticket) && proof.number > self.shown;
         if admitted {
-            self.shown = proof.received;
+            self.shown = proof.number;
         }
         admitted
     }
@@ -114,7 +153,7 @@ impl StrandKey {
     /// What the next strand shows.
     pub fn next(&mut self) -> Proof {
         self.shown += 1;
-        Proof { ticket: self.key, received: self.shown }
+        Proof { ticket: self.key, number: self.shown, received: 0 }
     }
 
     /// For the process that goes on with the session.
@@ -143,14 +182,16 @@ pub struct Resumption {
 /// What a relay shows to the gateway of its session.
 #[derive(Debug, Clone, Copy)]
 pub struct Proof {
-    /// Of a strand the session's key for strands.
+    /// Of a new strand the session's key for strands.
     pub ticket: Ticket,
-    /// The number of numbered packets that have arrived from the node; of a strand a number that was not shown before.
+    /// Higher than all that were shown with a ticket of the session, or with its key, before.
+    pub number: u64,
+    /// The number of numbered packets that have arrived from the node; of a new strand nothing.
     pub received: u64,
 }
 
 /// The first frame of a connection that resumes a session. It is sent twice: without a proof to the new gateway, which finds
-/// the session's, and with the proof to the session's gateway.
+/// the session's, and with the proof to the session's gateway. The last frame of a strand that becomes the first connection.
 #[derive(Debug)]
 pub struct Resume {
     /// As in [`crate::frames::open::Open`].
@@ -219,6 +260,7 @@ impl Resume {
             e.bytes(&self.token);
             e.bytes(&self.session);
             e.bytes(self.proof.as_ref().map_or(&[], |proof| &proof.ticket.0));
+            e.word(self.proof.map_or(0, |proof| proof.number));
             e.word(self.proof.map_or(0, |proof| proof.received));
             e.word(u64::from(self.joins));
         })
@@ -237,10 +279,10 @@ impl Resume {
         let token = token[..token.len().min(MAX_TOKEN)].to_vec();
         let session = array(&mut d)?;
         let ticket = d.bytes()?;
-        let (received, joins) = (d.word()?, d.word()? != 0);
+        let (number, received, joins) = (d.word()?, d.word()?, d.word()? != 0);
         let proof = match ticket.len() {
             0 => None,
-            _ => Some(Proof { ticket: Ticket(ticket.try_into().map_err(|_| ResumeError::Size)?), received }),
+            _ => Some(Proof { ticket: Ticket(ticket.try_into().map_err(|_| ResumeError::Size)?), number, received }),
         };
         Ok(Resume { token, session, proof, joins })
     }
@@ -268,33 +310,54 @@ mod tests {
         Ticket([byte; TICKET_BYTES])
     }
 
+    fn proof(of: u8, number: u64) -> Proof {
+        Proof { ticket: ticket(of), number, received: 0 }
+    }
+
     #[test]
     fn ticket_counts_until_its_successor_is_known_to_have_arrived() {
-        let mut tickets = Tickets::Known(ticket(1));
-        assert!(tickets.counts(&ticket(1)) && !tickets.counts(&ticket(2)) && !tickets.counts(&ticket(0)));
-        tickets.renew(ticket(1), ticket(2));
-        assert!(tickets.counts(&ticket(1)), "the answer may be lost");
-        assert!(tickets.counts(&ticket(2)));
+        let mut tickets = Tickets::new(ticket(1));
+        let is = |tickets: &Tickets, of: u8| tickets.admits(&proof(of, u64::MAX));
+        assert!(is(&tickets, 1) && !is(&tickets, 2) && !is(&tickets, 0));
+        tickets.renew(&proof(1, 1), ticket(2));
+        assert!(is(&tickets, 1), "the answer may be lost");
+        assert!(is(&tickets, 2));
         // The answer was lost, and the first is shown again.
-        tickets.renew(ticket(1), ticket(3));
-        assert!(tickets.counts(&ticket(1)) && !tickets.counts(&ticket(2)) && tickets.counts(&ticket(3)));
+        tickets.renew(&proof(1, 2), ticket(3));
+        assert!(is(&tickets, 1) && !is(&tickets, 2) && is(&tickets, 3));
         // The answer has arrived, and then the connection broke before anything else came.
-        tickets.renew(ticket(3), ticket(4));
-        assert!(!tickets.counts(&ticket(1)), "it was answered, and the answer used");
+        tickets.renew(&proof(3, 3), ticket(4));
+        assert!(!is(&tickets, 1), "it was answered, and the answer used");
         tickets.confirm();
-        assert!(tickets.counts(&ticket(4)) && !tickets.counts(&ticket(3)), "a replay");
+        assert!(is(&tickets, 4) && !is(&tickets, 3), "a replay");
         tickets.confirm();
-        assert!(tickets.counts(&ticket(4)));
+        assert!(is(&tickets, 4));
+    }
+
+    #[test]
+    fn a_proof_that_arrives_behind_a_later_one_counts_for_nothing() {
+        let (mut claims, mut tickets) = (Claims::new(ticket(1)), Tickets::new(ticket(1)));
+        // Two attempts, of which the first one is late.
+        let (late, last) = (claims.next(7), claims.next(9));
+        assert!(tickets.admits(&late) && tickets.admits(&last));
+        tickets.renew(&last, ticket(2));
+        assert!(
+            !tickets.admits(&late) && !tickets.admits(&last),
+            "the answer may be lost, but not these were sent after it"
+        );
+        assert!(tickets.admits(&claims.next(9)));
+        claims.renew(ticket(2));
+        assert!(tickets.admits(&claims.next(9)));
     }
 
     #[test]
     fn a_ticket_that_differs_in_one_bit_counts_for_nothing() {
         let own = Ticket::random().unwrap();
-        let tickets = Tickets::Known(own);
+        let tickets = Tickets::new(own);
         for bit in 0..TICKET_BYTES * 8 {
             let mut other = own;
             other.0[bit / 8] ^= 1 << (bit % 8);
-            assert!(!tickets.counts(&other));
+            assert!(!tickets.admits(&Proof { ticket: other, number: 1, received: 0 }));
         }
         assert!(!Ticket::random().unwrap().is(&own));
         assert_eq!(format!("{own:?}"), "Ticket", "a log must not have it");
@@ -302,11 +365,12 @@ mod tests {
 
     #[test]
     fn frames_survive_and_any_cut_is_withstood() {
-        let proof = Some(Proof { ticket: ticket(7), received: u64::MAX });
+        let proof = Some(Proof { ticket: ticket(7), number: 9, received: u64::MAX });
         let resume = Resume { token: b"secret".to_vec(), session: [3; 16], proof, joins: true };
         let bytes = resume.to_bytes();
         let back = Resume::from_bytes(&bytes).unwrap();
-        assert_eq!((back.to_bytes(), back.proof.unwrap().received), (bytes.clone(), u64::MAX));
+        let Proof { number, received, .. } = back.proof.unwrap();
+        assert_eq!((back.to_bytes(), number, received), (bytes.clone(), 9, u64::MAX));
         let bare = Resume { proof: None, ..back };
         assert!(Resume::from_bytes(&bare.to_bytes()).unwrap().proof.is_none());
         let grace = Duration::from_secs(120);

@@ -71,7 +71,19 @@ struct StrandQueue {
     acknowledged: u64,
     /// Pieces that have arrived over this strand, if the peer is to be told.
     owed: Option<u64>,
+    /// It takes no more pieces, and hands its connection on.
+    leaves: Leaves,
     stopped: bool,
+}
+
+/// A strand that is to be the first connection.
+#[derive(Default)]
+enum Leaves {
+    #[default]
+    No,
+    /// These are the last bytes of it as a strand.
+    With(Vec<u8>),
+    Left,
 }
 
 #[derive(Default)]
@@ -114,6 +126,8 @@ pub enum Work {
     Piece(Piece),
     /// Tell the peer how many pieces have arrived over this strand.
     Acknowledge(u64),
+    /// Send these bytes, which may be none, and hand the connection on.
+    Leave(Vec<u8>),
     /// There was nothing for the given time, and nothing is under way.
     Idle,
     Stop,
@@ -193,6 +207,12 @@ impl Pieces {
         !self.state().strands.is_empty()
     }
 
+    /// How many strands there are.
+    #[cfg(test)]
+    pub fn strands(&self) -> usize {
+        self.state().strands.len()
+    }
+
     /// The next work of a strand; waits for it, for `idle` at most.
     pub fn next(&self, strand: u64, idle: Duration) -> Work {
         let until = Instant::now() + idle;
@@ -201,6 +221,11 @@ impl Pieces {
             let Some(own) = state.strands.get_mut(&strand).filter(|own| !own.stopped) else { return Work::Stop };
             if let Some(count) = own.owed.take() {
                 return Work::Acknowledge(count);
+            }
+            match std::mem::replace(&mut own.leaves, Leaves::Left) {
+                Leaves::No => own.leaves = Leaves::No,
+                Leaves::With(last) => return Work::Leave(last),
+                Leaves::Left => return Work::Stop,
             }
             if let Some(piece) = state.take() {
                 state.under_way.insert(piece.number);
@@ -271,6 +296,22 @@ impl Pieces {
             own.stopped = true;
             self.ready.wake(&mut state);
         }
+    }
+
+    /// The strand's writer hands the connection on at its next step, after these last bytes. Nothing, if it did so before.
+    pub fn leave(&self, strand: u64, last: Vec<u8>) {
+        let mut state = self.state();
+        if let Some(own) = state.strands.get_mut(&strand)
+            && matches!(own.leaves, Leaves::No)
+        {
+            own.leaves = Leaves::With(last);
+            self.ready.wake(&mut state);
+        }
+    }
+
+    /// The strand's writer was to hand the connection on.
+    pub fn has_left(&self, strand: u64) -> bool {
+        self.state().strands.get(&strand).is_some_and(|own| !matches!(own.leaves, Leaves::No))
     }
 
     /// The strand carries nothing more: others send again what may not have arrived.

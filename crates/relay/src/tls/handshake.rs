@@ -33,37 +33,29 @@ trait Handshake {
     fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Renewing>), Error>;
 }
 
-impl Handshake for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
+/// rustls has the same functions for both ends, and no trait of them.
+macro_rules! handshake {
+    ($connection:ty, $data:ty) => {
+        impl Handshake for $connection {
+            type Data = $data;
 
-    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
+            fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+                self.process_tls_records(incoming)
+            }
 
-    fn common(&self) -> &CommonState {
-        self
-    }
+            fn common(&self) -> &CommonState {
+                self
+            }
 
-    fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Renewing>), Error> {
-        self.dangerous_into_kernel_connection().map(|(secrets, rest)| (secrets, Box::new(rest) as _))
-    }
+            fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Renewing>), Error> {
+                self.dangerous_into_kernel_connection().map(|(secrets, rest)| (secrets, Box::new(rest) as _))
+            }
+        }
+    };
 }
 
-impl Handshake for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
-
-    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
-
-    fn common(&self) -> &CommonState {
-        self
-    }
-
-    fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Renewing>), Error> {
-        self.dangerous_into_kernel_connection().map(|(secrets, rest)| (secrets, Box::new(rest) as _))
-    }
-}
+handshake!(UnbufferedClientConnection, ClientConnectionData);
+handshake!(UnbufferedServerConnection, ServerConnectionData);
 
 /// The relay's side. Its configuration must allow keys to be taken out.
 pub(crate) fn as_client(connection: UnbufferedClientConnection, socket: &mut TcpStream) -> io::Result<Secured> {

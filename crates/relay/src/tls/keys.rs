@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
-use rustls::client::ClientConnectionData;
 use rustls::kernel::KernelConnection;
-use rustls::server::ServerConnectionData;
 use rustls::{ConnectionTrafficSecrets, Error};
 
 type Secrets = (u64, ConnectionTrafficSecrets);
@@ -17,17 +15,10 @@ pub(crate) trait Renewing: Send {
     fn next_to_receive(&mut self) -> Result<Secrets, Error>;
 }
 
-impl Renewing for KernelConnection<ClientConnectionData> {
-    fn next_to_send(&mut self) -> Result<Secrets, Error> {
-        self.update_tx_secret()
-    }
-
-    fn next_to_receive(&mut self) -> Result<Secrets, Error> {
-        self.update_rx_secret()
-    }
-}
-
-impl Renewing for KernelConnection<ServerConnectionData> {
+impl<End> Renewing for KernelConnection<End>
+where
+    KernelConnection<End>: Send,
+{
     fn next_to_send(&mut self) -> Result<Secrets, Error> {
         self.update_tx_secret()
     }
