@@ -4,7 +4,7 @@ import base64
 import json
 
 from harness.process import HANG, Wrong, wait_until
-from pods import DRIVER, Pods, claim, pod
+from pods import DRIVER, Pods, claim, claim_template, pod
 
 SLEEP = ("sleep", "infinity")
 
@@ -100,9 +100,7 @@ def parameters(cluster):
         ({"kind": "Other"}, "expected apiVersion"),
     ):
         refused(cluster.apply(claim("wrong", share=1, parameters=given), check=False), "denied request", word)
-        template = claim("wrong", share=1, parameters=given)
-        template = {**template, "kind": "ResourceClaimTemplate", "spec": {"spec": template["spec"]}}
-        refused(cluster.apply(template, check=False), "denied request", word)
+        refused(cluster.apply(claim_template("wrong", share=1, parameters=given), check=False), "denied request", word)
     narrow = cluster.get("deviceclass", "opencl.aviary.dev")
     narrow["metadata"] = {"name": "narrow"}
     del narrow["spec"]["extendedResourceName"]

@@ -23,6 +23,12 @@ def claim(name, *, memory=None, share, device_class="opencl.aviary.dev", paramet
             "spec": {"devices": devices}}
 
 
+def claim_template(name, **options):
+    """The same as a template."""
+    made = claim(name, **options)
+    return {**made, "kind": "ResourceClaimTemplate", "spec": {"spec": made["spec"]}}
+
+
 def pod(name, *command, claim_name=None, node=None, namespace="default", more=None):
     container = {"name": "program", "image": "localhost/client:1", "imagePullPolicy": "Never", "command": list(command),
                  "resources": {"claims": [{"name": "part"}]} if claim_name else {}}
@@ -101,6 +107,10 @@ class Pods:
     def sessions(self, node, tenant):
         report = self.cluster.report(node)
         return [one for one in report["sessions"] if one["tenant"] == tenant]
+
+    def work(self, node, tenant):
+        """What its sessions have done; another value later if they go on."""
+        return [(one["session"], one["counters"]) for one in self.sessions(node, tenant)]
 
     def device_time(self, node):
         """Nanoseconds that each tenant had of scheduled devices."""
