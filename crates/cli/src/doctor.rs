@@ -40,6 +40,8 @@ pub struct DoctorCommand {
 
 /// Older ones lack what the specification compiler asks of headers.
 const OLDEST_LIBCLANG: u32 = 14;
+/// The Rust of the runtime crates: major and minor number.
+const OLDEST_RUST: (u32, u32) = (1, 95);
 
 enum Finding {
     Good(String),
@@ -81,7 +83,8 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
         ("homes of tenants", homes()),
         ("libclang (for `aviary spec`)", libclang()),
         ("C compiler (for `aviary spec build`)", program("gcc", "apt-get install gcc")),
-        ("Rust compiler (for `aviary spec build`)", program("cargo", "see rustup")),
+        ("Rust compiler (for `aviary spec build`)", cargo()),
+        ("runtime crates (for `aviary spec build`)", runtime_crates()),
     ];
     findings.extend(guest_device().map(|finding| ("/dev/aviary (this is a virtual machine)", finding)));
     let mut builds = api_findings(&command.api_dir);
@@ -218,6 +221,30 @@ fn program(name: &str, help: &str) -> Finding {
     }
 }
 
+fn cargo() -> Finding {
+    let (major, minor) = OLDEST_RUST;
+    let help = format!("Rust {major}.{minor} or newer is needed: apt-get install cargo-web (Debian 12), or rustup");
+    match program("cargo", &help) {
+        Good(text) if rust_version(&text).is_some_and(|version| version < OLDEST_RUST) => {
+            Weak(format!("{text}; {help}"))
+        }
+        finding => finding,
+    }
+}
+
+/// Of a line such as `cargo 1.95.0 (f2d3ce0bd 2026-03-21)`.
+fn rust_version(line: &str) -> Option<(u32, u32)> {
+    let mut numbers = line.split(' ').nth(1)?.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+fn runtime_crates() -> Finding {
+    match aviary_lapis::build::runtime_crates() {
+        Ok(folder) => Good(folder.display().to_string()),
+        Err(error) => Weak(error.to_string()),
+    }
+}
+
 fn api_findings(given: &[PathBuf]) -> Vec<(String, Finding)> {
     let builds = apis::search_path(given).and_then(|search| apis::select(&search, &[]));
     let builds = match builds {
@@ -320,6 +347,13 @@ mod tests {
     #[test]
     fn machine_without_compilers_can_run_programs() {
         assert!(matches!(program("no-such-compiler", "get one"), Weak(text) if text == "not here; get one"));
+    }
+
+    #[test]
+    fn an_old_rust_is_told_from_a_new_one() {
+        assert_eq!(rust_version("cargo 1.95.0 (f2d3ce0bd 2026-03-21)"), Some(OLDEST_RUST));
+        assert!(rust_version("cargo 0.66.0").is_some_and(|version| version < OLDEST_RUST));
+        assert_eq!(rust_version("cargo"), None);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use crate::load::Options;
 use crate::lower;
 use crate::model::{Launch, Model, Policy, Side};
 use crate::utility;
-use cargo::{run_cargo, tested_versions};
+use cargo::run_cargo;
 use folder::absolute;
 use names::{CRATES, DESCRIPTION, MODULE, POLICY};
 use serde_json::{Value, json};
+use source::Source;
 use std::path::{Path, PathBuf};
 use turn::Turn;
 
@@ -24,6 +25,7 @@ mod error;
 mod folder;
 mod modules;
 pub(crate) mod names;
+mod source;
 mod turn;
 pub(crate) mod versions;
 
@@ -54,13 +56,13 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options, linker: Option<&Pat
     let out = Folder::at(out_dir)?;
     let folder = out.below(&model.api.name)?;
     write_c(model, &sources, &out, &folder)?;
-    write_crates(model, &sources, &folder)?;
-    let cache = build_cache(out_dir, linker)?;
+    let source = Source::find()?;
+    write_crates(model, &sources, &folder, &source)?;
+    let cache = build_cache(&source, out_dir, linker)?;
     let crates = folder.path().join(CRATES);
-    let runtime = runtime()?;
     let linker = versions::linker(&cache, linker)?;
-    let turn = Turn::take(&cache, &glue::crate_identifier(&model.api.name), &crates, &runtime, &linker)?;
-    run_cargo(&linker, &crates, turn.target(), &runtime)?;
+    let turn = Turn::take(&cache, &glue::crate_identifier(&model.api.name), &crates, &source, &linker)?;
+    run_cargo(&linker, &crates, turn.target(), &source)?;
     let (library, module) = collect(model, spec_hash, turn.target(), &folder)?;
     drop(turn);
     write_policy(model, &folder)?;
@@ -80,29 +82,20 @@ fn write_policy(model: &Model, folder: &Folder) -> Result<(), BuildError> {
     }
 }
 
-/// Where cargo compiles, see [`Turn`]: below the source tree, so that the runtime crates are compiled once for all
-/// specifications; beside the output if that tree cannot be written, or a linker is named, with which all is compiled apart.
-fn build_cache(out_dir: &Path, linker: Option<&Path>) -> Result<PathBuf, BuildError> {
-    if linker.is_some() {
-        return absolute(&out_dir.join("build"));
+/// Where cargo compiles, see [`Turn`]: where the source says; beside the output if a linker is named, with which all is compiled apart.
+fn build_cache(source: &Source, out_dir: &Path, linker: Option<&Path>) -> Result<PathBuf, BuildError> {
+    match linker {
+        Some(_) => absolute(&out_dir.join("build")),
+        None => source.cache(out_dir),
     }
-    let shared = runtime()?.join("../target/aviary/build");
-    absolute(&shared).or_else(|_| absolute(&out_dir.join("build")))
 }
 
-/// The folder that holds the runtime crates: of the source tree that `AVIARY_SOURCE` names, else of the one that this program is
-/// in. A program that is installed names no folder in which it was compiled.
-fn runtime() -> Result<PathBuf, BuildError> {
-    let named = std::env::var_os("AVIARY_SOURCE").map(PathBuf::from);
-    let program = std::env::current_exe().unwrap_or_default();
-    let tree = named.or_else(|| source_tree(&program)).ok_or(BuildError::NoTree)?;
-    let crates = tree.join("crates");
-    crates.canonicalize().map_err(|_| BuildError::NoRuntime(crates))
-}
-
-/// The source tree that a program is in, usually below `target/`.
-fn source_tree(program: &Path) -> Option<PathBuf> {
-    program.ancestors().find(|folder| folder.join("crates/guest/Cargo.toml").is_file()).map(Path::to_path_buf)
+/// Where a build would find the runtime crates.
+///
+/// # Errors
+/// They are not here.
+pub fn runtime_crates() -> Result<PathBuf, BuildError> {
+    Ok(Source::find()?.crates().to_path_buf())
 }
 
 /// Writes the C of an API (headers, the specification's own code) into its `folder`, and how each file is compiled there and
@@ -123,13 +116,12 @@ pub fn write_c(model: &Model, sources: &GeneratedCrates, out: &Folder, folder: &
     commands::write_database(model, &folder.path().join(CRATES), out, folder)
 }
 
-fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Result<(), BuildError> {
-    let runtime = runtime()?;
+fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder, from: &Source) -> Result<(), BuildError> {
     let crates = Path::new(CRATES);
     folder.write(&crates.join("Cargo.toml"), glue::WORKSPACE.as_bytes())?;
     let lock = folder.place(&crates.join("Cargo.lock"))?;
     if !lock.exists()
-        && let Some(text) = tested_versions(&runtime)
+        && let Some(text) = from.tested_versions()
     {
         folder.write(&crates.join("Cargo.lock"), text.as_bytes())?;
     }
@@ -140,7 +132,7 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
         let flags = utility::flags(model, side, &generated);
         let script = glue::build_script(model, side, &flags, &commands::files(model, side, &generated), &headers);
         let files = [
-            ("Cargo.toml", glue::manifest(&model.api.name, side, &runtime.to_string_lossy())),
+            ("Cargo.toml", glue::manifest(&model.api.name, side, &from.crates().to_string_lossy())),
             ("build.rs", script),
             ("lib.rs", source.clone()),
         ];
@@ -200,16 +192,4 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
 
 fn fill(content: &str, directory: &Path, library: &Path) -> String {
     content.replace("{dir}", &directory.to_string_lossy()).replace("{library}", &library.to_string_lossy())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn programs_of_a_tree_find_it_and_installed_ones_none() {
-        let tree = source_tree(&std::env::current_exe().expect("this program")).expect("the tree of this test");
-        assert!(tree.join("crates/lapis/src/build.rs").is_file());
-        assert_eq!(source_tree(Path::new("/usr/bin/aviary")), None);
-    }
 }

@@ -1,23 +1,19 @@
 //! Runs cargo.
 
 use super::error::BuildError;
+use super::source::Source;
 use super::versions::Linker;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `Cargo.lock` with the versions that the runtime was tested with. Cargo writes to a workspace's own one as well.
-pub fn tested_versions(runtime: &Path) -> Option<String> {
-    fs::read_to_string(runtime.join("../Cargo.lock")).ok()
-}
-
-/// Compiles the workspace at `crates` into `target`; `runtime` is the folder of the runtime crates.
-pub fn run_cargo(linker: &Linker, crates: &Path, target: &Path, runtime: &Path) -> Result<(), BuildError> {
+/// Compiles the workspace at `crates` into `target`.
+pub fn run_cargo(linker: &Linker, crates: &Path, target: &Path, source: &Source) -> Result<(), BuildError> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(crates.join("Cargo.toml"))
-        .args(["--config", &places(runtime)])
+        .args(["--config", &places(source)])
+        .args(source.vendor().map(vendored).into_iter().flatten())
         .env("CARGO_TARGET_DIR", target)
         .env(&linker.variable, &linker.script)
         .status()
@@ -25,15 +21,28 @@ pub fn run_cargo(linker: &Linker, crates: &Path, target: &Path, runtime: &Path) 
     if status.success() { Ok(()) } else { Err(BuildError::Compile(crates.to_path_buf())) }
 }
 
+/// cargo's options with which crates come from a folder and nothing is fetched.
+fn vendored(vendor: &Path) -> [String; 5] {
+    // A string is written alike in JSON and TOML.
+    let folder = serde_json::Value::from(vendor.to_string_lossy());
+    [
+        "--offline".to_owned(),
+        "--config".to_owned(),
+        "source.crates-io.replace-with=\"aviary-vendor\"".to_owned(),
+        "--config".to_owned(),
+        format!("source.aviary-vendor.directory={folder}"),
+    ]
+}
+
 /// cargo's setting that has messages in the libraries (of panics) name source files by `aviary/crates/...` and `cargo/registry/...`:
 /// an installed library names no folder of the machine that compiled it. Debug information keeps the real places, for debuggers.
-fn places(runtime: &Path) -> String {
+fn places(source: &Source) -> String {
     let named = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = named.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
-    let tree = runtime.parent().unwrap_or(runtime);
     let of = |path: &Path, name: &str| format!("--remap-path-prefix={}={name}", path.display());
-    let mut flags = vec!["--remap-path-scope=macro".to_owned(), of(tree, "aviary")];
+    let mut flags = vec!["--remap-path-scope=macro".to_owned(), of(source.tree(), "aviary")];
     flags.extend(home.map(|home| of(&home, "cargo")));
+    flags.extend(source.vendor().map(|vendor| of(vendor, "vendor")));
     // A list of strings is written alike in JSON and TOML.
     format!("build.rustflags={}", serde_json::Value::from(flags))
 }
@@ -44,9 +53,21 @@ mod tests {
 
     #[test]
     fn folders_of_this_machine_are_replaced() {
-        let setting = places(Path::new("/home/a \"b\"/tree/crates"));
-        let expected = r#"build.rustflags=["--remap-path-scope=macro","--remap-path-prefix=/home/a \"b\"/tree=aviary""#;
-        assert!(setting.starts_with(expected), "{setting}");
+        let root = tempfile::tempdir().expect("a folder");
+        let tree = root.path().join("a \"b\"/tree");
+        std::fs::create_dir_all(tree.join("crates")).expect("made");
+        let tree = tree.canonicalize().expect("its name");
+        let setting = places(&Source::at(&tree).expect("a source"));
+        let name = tree.to_string_lossy().replace('"', "\\\"");
+        let expected = format!(r#"build.rustflags=["--remap-path-scope=macro","--remap-path-prefix={name}=aviary""#);
+        assert!(setting.starts_with(&expected), "{setting}");
         assert!(setting.ends_with("=cargo\"]"), "{setting}");
+    }
+
+    #[test]
+    fn folder_of_dependencies_is_quoted() {
+        let options = vendored(Path::new("/a \"b\"/vendor"));
+        assert_eq!(options[0], "--offline");
+        assert_eq!(options[4], r#"source.aviary-vendor.directory="/a \"b\"/vendor""#);
     }
 }

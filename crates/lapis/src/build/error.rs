@@ -28,12 +28,18 @@ pub enum BuildError {
     Policy(String, String),
     /// There is no default: it would be a folder of the machine that compiled this program.
     #[error(
-        "this program is in no source tree of Aviary, whose runtime crates a build needs: set AVIARY_SOURCE to one"
+        "the runtime crates, which a build needs, are not here: install the package aviary-dev, or set AVIARY_SOURCE to a source tree of Aviary"
     )]
     NoTree,
     /// Where the runtime crates should be.
     #[error("the runtime crates are not at {0}: set AVIARY_SOURCE to Aviary's source tree")]
     NoRuntime(PathBuf),
+    /// It comes with the crates.
+    #[error("the dependencies of the runtime crates are not at {0}: install the package aviary-dev again")]
+    NoVendor(PathBuf),
+    /// Nobody's home is known.
+    #[error("the runtime crates are compiled into the user's cache, which is unknown: set XDG_CACHE_HOME or HOME")]
+    NoCache,
     /// Cargo did not start.
     #[error("cannot run cargo ({0}): building a specification needs a Rust toolchain and a C compiler")]
     NoCargo(io::Error),

@@ -4,8 +4,9 @@
 //! one place within their workspace for the same ones, wherever that workspace is. The runtime crates, which all APIs have in common,
 //! are compiled once, into a seed; a compile folder begins as a copy of it, in which large files are links.
 
-use super::cargo::{run_cargo, tested_versions};
+use super::cargo::run_cargo;
 use super::error::BuildError;
+use super::source::Source;
 use super::versions::Linker;
 use crate::generate::glue;
 use crate::model::Side;
@@ -34,15 +35,15 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits for builds of the API `name` into the same output that are under way; its crates are at `crates`, `runtime` is the
-    /// folder of the runtime crates. The compile folder then has the runtime, compiled.
+    /// Waits for builds of the API `name` into the same output that are under way; its crates are at `crates`, the runtime
+    /// crates in `source`. The compile folder then has the runtime, compiled.
     ///
     /// # Errors
     /// A file cannot be written, or the runtime does not compile.
-    pub fn take(cache: &Path, name: &str, crates: &Path, runtime: &Path, linker: &Linker) -> Result<Turn, BuildError> {
+    pub fn take(cache: &Path, name: &str, crates: &Path, source: &Source, linker: &Linker) -> Result<Turn, BuildError> {
         let (target, lock) =
             take_place(cache, name, crates).map_err(|error| BuildError::Output(cache.join(PLACES), error))?;
-        plant(cache, runtime, &target, linker)?;
+        plant(cache, source, &target, linker)?;
         Ok(Turn { target, _lock: lock })
     }
 
@@ -89,14 +90,14 @@ fn remove_abandoned(place: &Path) {
 }
 
 /// Compiles the runtime, if it changed, and gives it to the compile folder `target`.
-fn plant(cache: &Path, runtime: &Path, target: &Path, linker: &Linker) -> Result<(), BuildError> {
+fn plant(cache: &Path, source: &Source, target: &Path, linker: &Linker) -> Result<(), BuildError> {
     let (crates, seed) = (cache.join(RUNTIME), cache.join(SEED));
     let failed = |error| BuildError::Output(crates.clone(), error);
     fs::create_dir_all(&crates).map_err(failed)?;
     // Copies wait, too: what is being compiled is not copied.
     let _lock = locked(&cache.join("seed.lock")).map_err(failed)?;
-    write_runtime(&crates, runtime).map_err(failed)?;
-    run_cargo(linker, &crates, &seed, runtime)?;
+    write_runtime(&crates, source).map_err(failed)?;
+    run_cargo(linker, &crates, &seed, source)?;
     for folder in COMPILED {
         mirror(&seed.join(folder), &target.join(folder))
             .map_err(|error| BuildError::Output(target.join(folder), error))?;
@@ -105,17 +106,20 @@ fn plant(cache: &Path, runtime: &Path, target: &Path, linker: &Linker) -> Result
 }
 
 /// A workspace like that of an API, of crates with nothing of their own.
-fn write_runtime(crates: &Path, runtime: &Path) -> io::Result<()> {
+fn write_runtime(crates: &Path, source: &Source) -> io::Result<()> {
     write_changed(&crates.join("Cargo.toml"), glue::WORKSPACE)?;
     let lock = crates.join("Cargo.lock");
-    match tested_versions(runtime) {
+    match source.tested_versions() {
         Some(text) if !lock.exists() => fs::write(lock, text)?,
         _ => {}
     }
     for (side, name) in [(Side::Guest, "guest"), (Side::Server, "server")] {
         let folder = crates.join(name);
         fs::create_dir_all(&folder)?;
-        write_changed(&folder.join("Cargo.toml"), &glue::manifest("runtime", side, &runtime.to_string_lossy()))?;
+        write_changed(
+            &folder.join("Cargo.toml"),
+            &glue::manifest("runtime", side, &source.crates().to_string_lossy()),
+        )?;
         write_changed(&folder.join("build.rs"), "fn main() {}\n")?;
         write_changed(&folder.join("lib.rs"), "")?;
     }
