@@ -133,6 +133,11 @@ impl Node {
         keeps
     }
 
+    /// A number that is another one at the next call, unless the node hangs or the calls are too close.
+    pub fn pulse(&self) -> u64 {
+        self.core.round()
+    }
+
     /// Readable (it hangs up) when the node has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()

@@ -39,7 +39,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::{Instant, SystemTime},
 };
@@ -66,6 +66,8 @@ pub struct Core {
     /// Closes what peers may have put something into.
     pub(crate) aside: Aside,
     goal: AtomicU8,
+    /// Rounds of the loop, for a watchdog.
+    rounds: AtomicU64,
     /// A descriptor to give up when there is no other: see `refuse_without_descriptors`.
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
     /// Starts a process whose copies are sandboxed; `None`: API servers are not in sandboxes.
@@ -264,6 +266,7 @@ impl Core {
             wake,
             aside,
             goal: AtomicU8::new(Goal::Serve as u8),
+            rounds: AtomicU64::new(0),
             reserve: Mutex::new(spare_descriptor()),
             sandboxed,
             groups,
@@ -284,6 +287,12 @@ impl Core {
     /// The loop looks at its deadlines again.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// How often the loop has looked at everything; asks for once more.
+    pub fn round(&self) -> u64 {
+        self.wake();
+        self.rounds.load(Ordering::Relaxed)
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -365,6 +374,7 @@ impl Core {
             self.watch_accounts(Instant::now());
             self.expire_grants(SystemTime::now());
             self.settle_grants();
+            self.rounds.fetch_add(1, Ordering::Relaxed);
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }

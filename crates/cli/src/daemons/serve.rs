@@ -9,7 +9,7 @@ use crate::config::vendor;
 use crate::config::vm::check_has_cards;
 use crate::config::{CONFIG_HELP, FileConfig, Fixed, check_names, parse_device, parse_span, parse_vm};
 use crate::daemons::descriptors::raise_descriptor_limit;
-use crate::daemons::notify::{self, Word};
+use crate::daemons::notify::{self, Watchdog, Word};
 use crate::daemons::remote::{NodeAddress, ServeArgs};
 use crate::daemons::signals::Signals;
 use crate::devices;
@@ -31,7 +31,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Start a node: it lets other processes use this machine's accelerators.
@@ -136,6 +136,7 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     let node = Node::start_after(config, before)?;
     notify::tell(Word::Ready);
+    let mut watchdog = Watchdog::of_environment();
     let mut stopping = false;
     loop {
         match signals.take_noted() {
@@ -152,7 +153,10 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
             Some(_) => return Ok(ExitCode::SUCCESS),
             None if stopping && node.is_finished() => return Ok(ExitCode::SUCCESS),
             None if node.is_finished() => bail!("the node ended unexpectedly"),
-            None => signals.wait(node.ended()).context("cannot wait for signals")?,
+            None => {
+                let next = watchdog.as_mut().map(|watchdog| watchdog.look(Instant::now(), || node.pulse()));
+                signals.wait_for(node.ended(), next).context("cannot wait for signals")?;
+            }
         }
     }
 }

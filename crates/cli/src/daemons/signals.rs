@@ -1,12 +1,13 @@
 //! Signals that end a daemon: SIGINT, SIGTERM and SIGHUP.
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as CaughtSignals;
 use std::{
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::fd::BorrowedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 /// Catches the signals, except those that this process was started to ignore (nohup), and notes one.
@@ -33,8 +34,14 @@ impl Signals {
 
     /// Waits, without any wake-up meanwhile, until a signal is noted or `other` is readable or hangs up.
     pub fn wait(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        self.wait_for(other, None)
+    }
+
+    /// Waits so, but no longer than `most`.
+    pub fn wait_for(&self, other: BorrowedFd<'_>, most: Option<Duration>) -> io::Result<()> {
+        let most = most.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
         let mut fds = [PollFd::new(&self.0.rung, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, most.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
