@@ -4,34 +4,69 @@ use crate::operate::metrics_http::serve;
 use crate::operate::terminal::end_with_reader;
 use crate::operate::top::{Sample, sample};
 use crate::operate::which_node::WhichNode;
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use aviary_node::{SessionReport, WAIT_BOUNDS_NS, Waits};
 use aviary_wire::shown;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::io::stdin;
+use std::net::{AddrParseError, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
+use std::str::FromStr;
 
 /// Print a node's counters in the text format of Prometheus, or serve them.
 #[derive(Args)]
 pub struct MetricsCommand {
     #[command(flatten)]
     node: WhichNode,
-    /// Serve `GET /metrics` on this address, such as 127.0.0.1:9400, until a signal. There is no access control.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<SocketAddr>,
+    /// Serve `GET /metrics` on this address, such as 127.0.0.1:9400, until a signal; `-`: standard input is a listening
+    /// socket, as a service manager passes it. There is no access control.
+    #[arg(long, value_name = "ADDRESS:PORT", allow_hyphen_values = true)]
+    listen: Option<ListenAt>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ListenAt {
+    Address(SocketAddr),
+    StandardInput,
+}
+
+impl FromStr for ListenAt {
+    type Err = AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "-" { Ok(Self::StandardInput) } else { text.parse().map(Self::Address) }
+    }
+}
+
+impl ListenAt {
+    fn listener(self) -> anyhow::Result<TcpListener> {
+        match self {
+            Self::Address(address) => TcpListener::bind(address).with_context(|| format!("cannot listen on {address}")),
+            Self::StandardInput => inherited(stdin().as_fd()),
+        }
+    }
+}
+
+/// A copy of a listening socket.
+fn inherited(socket: BorrowedFd<'_>) -> anyhow::Result<TcpListener> {
+    if !rustix::net::sockopt::socket_acceptconn(socket).is_ok_and(|listens| listens) {
+        bail!("--listen -: standard input is no listening socket; name ADDRESS:PORT");
+    }
+    Ok(socket.try_clone_to_owned().context("--listen -")?.into())
 }
 
 pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
     let socket = command.node.socket();
-    let Some(address) = command.listen else {
+    let Some(listen) = command.listen else {
         let text = metrics_text(&sample(&socket)?);
         end_with_reader();
         print!("{text}");
         return Ok(ExitCode::SUCCESS);
     };
-    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
+    let listener = listen.listener()?;
     println!("http://{}/metrics", listener.local_addr()?);
     serve(&listener, &|| sample(&socket).map(|sample| metrics_text(&sample)))
 }
@@ -177,6 +212,19 @@ impl MetricsText {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_listening_socket_is_taken_over() {
+        assert_eq!("-".parse(), Ok(ListenAt::StandardInput));
+        assert_eq!("[::1]:9400".parse(), Ok(ListenAt::Address("[::1]:9400".parse().unwrap())));
+        assert!("9400".parse::<ListenAt>().is_err());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let copy = inherited(listener.as_fd()).unwrap();
+        assert_eq!(copy.local_addr().unwrap(), listener.local_addr().unwrap());
+        let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(inherited(other.as_fd()).is_err());
+        assert!(inherited(std::fs::File::open("/dev/null").unwrap().as_fd()).is_err());
+    }
 
     #[test]
     fn labels_are_escaped() {
