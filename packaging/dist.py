@@ -21,15 +21,24 @@ import time
 import zipfile
 from pathlib import Path
 
+import dependencies
+import oci
+import optional
+import source
+
 ROOT = Path(__file__).resolve().parent.parent
 # Programs and APIs: linked for systems with an older C library, or as the tree's own tests use them.
 PORTABLE = (ROOT / "target/portable/cargo/release", ROOT / "target/portable/apis")
 AS_BUILT = (ROOT / "target/release", ROOT / "target/aviary")
+PLUGIN = ROOT / "target/portable/kubernetes/aviary-kubelet-plugin"
 # The newest glibc that a packed file may ask for, see cc-old-glibc.
 GLIBC = (2, 17)
 # A library of tests.
 NOT_PACKED = {"testapi"}
+# What everybody installs, and what is in the tarball and the wheel.
 PACKAGES = ("aviary", "aviary-apis", "aviary-guest")
+# Debian packages that ask for more than an accelerator: in a folder of their own beside the others.
+OPTIONAL = ("aviary-dev", "aviary-kubernetes", "aviary-vm")
 # Where the Debian packages have the folders of the APIs.
 INSTALLED = "/usr/lib/aviary"
 # Files of an API's build that a node needs; programs need all others.
@@ -160,6 +169,7 @@ def lay_out(stage, release, names):
         layout.text("aviary", f"share/{path}", output(program, "completions", shell))
     for source in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))):
         layout.copy("aviary", source, f"share/doc/aviary/{source.relative_to(ROOT)}")
+    layout.text("aviary", "share/doc/aviary/LICENSES-OF-DEPENDENCIES", dependencies.licenses())
     return layout
 
 
@@ -277,7 +287,7 @@ def wheel(layout, number, seconds, level, tag, target):
 
 # --- the Debian packages ---
 
-def debian(layout, names, seconds, options, target):
+def debian(layout, names, number, seconds, options, plugin, target):
     """debhelper makes them of stage/PACKAGE: what `layout` has below /usr."""
     build = layout.stage.parent / "debian"
     shutil.rmtree(build, ignore_errors=True)
@@ -286,19 +296,60 @@ def debian(layout, names, seconds, options, target):
     for package in PACKAGES:
         shutil.copytree(layout.stage / package, build / "stage" / package / "usr", symlinks=True)
     installed_files(staged, "usr/", names)
+    lay_out_source(build / "stage/aviary-dev/usr", build / "scratch")
+    optional.units(build / "debian")
+    optional.smi(build / "stage")
+    optional.vm(build / "stage", number)
+    left_out = lay_out_kubernetes(build / "stage", plugin)
+    for path in (build / "debian").glob("aviary-vm.p*"):
+        path.write_text(path.read_text(encoding="utf-8").replace("@VERSION@", number), encoding="utf-8")
     staged.text("aviary", "etc/aviary/node.toml", node_toml(layout.place("aviary", "bin/aviary")))
-    environment = os.environ | {"SOURCE_DATE_EPOCH": str(seconds), "PACK": options, "LC_ALL": "C.UTF-8", "DH_INTERNAL_OPTIONS": ""}
+    environment = os.environ | {"SOURCE_DATE_EPOCH": str(seconds), "PACK": options, "LEFT_OUT": left_out, "LC_ALL": "C.UTF-8", "DH_INTERNAL_OPTIONS": ""}
     run("debian/rules", "binary", cwd=build, env=environment)
-    packed = sorted(build.parent.glob("*.deb"))
-    for path in packed:
-        path.replace(target / path.name)
     check(build / "debian")
+    (target / "optional").mkdir(exist_ok=True)
+    for path in sorted(build.parent.glob("*.deb")):
+        path.replace(target / ("optional" if path.name.split("_")[0] in OPTIONAL else ".") / path.name)
+
+
+def lay_out_kubernetes(stage, plugin):
+    """Returns debhelper's option for a package that is left out."""
+    if not plugin.is_file():
+        print("dist: warning: the kubelet plugin is not built and not packed (Go 1.26 is needed)", file=sys.stderr)
+        return "-Naviary-kubernetes"
+    optional.kubernetes(stage, plugin)
+    return ""
+
+
+def lay_out_source(prefix, scratch):
+    try:
+        source.lay_out(prefix, scratch)
+    except source.Failed as failed:
+        die(failed)
+
+
+# --- what there is, and what it is made of ---
+
+def bills(number, target):
+    (target / f"aviary-{number}.cdx.json").write_text(dependencies.rust_bill(number), encoding="utf-8")
+    if PLUGIN.is_file():
+        (target / f"aviary-kubernetes-{number}.cdx.json").write_text(dependencies.go_bill(number, PLUGIN), encoding="utf-8")
+
+
+def sums(target, sign_with):
+    """Of all files; `sha256sum -c SHA256SUMS` compares them. No key is in the source tree."""
+    listed = sorted(path for path in target.rglob("*") if path.is_file() and not path.name.startswith("SHA256SUMS"))
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(target)}\n" for path in listed]
+    (target / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+    if sign_with:
+        run(sign_with, target / "SHA256SUMS")
 
 
 def main():
     parser = argparse.ArgumentParser(prog="./x dist", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=ROOT / "target/dist", metavar="DIR")
-    parser.add_argument("--only", choices=("tarball", "debian", "wheel"), help="only these")
+    parser.add_argument("--only", choices=("tarball", "debian", "wheel", "images"), help="only these")
+    parser.add_argument("--sign-with", type=Path, metavar="PROGRAM", help="called with the path of SHA256SUMS when all is packed; it writes its signature beside it")
     parser.add_argument("--fast", action="store_true", help="compress little, for tests")
     parser.add_argument("--as-built", action="store_true", help="pack target/release and target/aviary, for this system alone; for tests")
     arguments = parser.parse_args()
@@ -306,6 +357,9 @@ def main():
     number, seconds, names = version(), epoch(), apis(builds)
     target = arguments.output.resolve()
     (target / "build").mkdir(parents=True, exist_ok=True)
+    if arguments.only is None:
+        for path in [*target.glob("aviary*"), *target.glob("optional/aviary*"), *target.glob("SHA256SUMS*")]:
+            path.unlink()
     layout = lay_out(target / "build/stage", release, names)
     check(layout.stage)
     if not arguments.as_built:
@@ -316,11 +370,16 @@ def main():
     if arguments.only in (None, "debian"):
         if not shutil.which("dh"):
             die("debhelper is needed: apt-get install debhelper")
-        debian(layout, names, seconds, "-Zgzip -z1" if arguments.fast else "-Zxz -z9", target)
+        debian(layout, names, number, seconds, "-Zgzip -z1" if arguments.fast else "-Zxz -z9", PLUGIN, target)
     if arguments.only in (None, "tarball"):
         tarball(layout, seconds, 1 if arguments.fast else 19, target / f"aviary-{number}-linux-x86_64.tar.zst")
+    if arguments.only in (None, "images"):
+        oci.images(layout.stage, PLUGIN, target / "build/images", target, (number, seconds))
     shutil.rmtree(target / "build")
-    for path in sorted(target.iterdir()):
+    if arguments.only is None:
+        bills(number, target)
+        sums(target, arguments.sign_with)
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
         print(f"{path.stat().st_size:10,}  {path}")
 
 

@@ -15,12 +15,12 @@ import tarfile
 EPOCH = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 
-def plain(member):
-    member.mtime, member.uid, member.gid, member.uname, member.gname = EPOCH, 0, 0, "", ""
+def plain(member, seconds):
+    member.mtime, member.uid, member.gid, member.uname, member.gname = seconds, 0, 0, "", ""
     return member
 
 
-def layer(folder):
+def layer(folder, seconds):
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for top, folders, files in os.walk(folder):
@@ -28,7 +28,7 @@ def layer(folder):
             for name in sorted(folders + files):
                 path = os.path.join(top, name)
                 if name in folders and not os.path.islink(path) or name in files or os.path.islink(path):
-                    tar.add(path, os.path.relpath(path, folder), recursive=False, filter=plain)
+                    tar.add(path, os.path.relpath(path, folder), recursive=False, filter=lambda member: plain(member, seconds))
     return raw.getvalue()
 
 
@@ -36,8 +36,9 @@ def encode(value):
     return json.dumps(value, sort_keys=True).encode()
 
 
-def pack(folder, name, archive, *entrypoint):
-    blobs, tar = {}, layer(folder)
+def pack(folder, name, archive, *entrypoint, seconds=EPOCH, **config):
+    """`config`: further settings of the image, such as Labels and User."""
+    blobs, tar = {}, layer(folder, seconds)
 
     def blob(data, media, **more):
         digest = hashlib.sha256(data).hexdigest()
@@ -47,7 +48,7 @@ def pack(folder, name, archive, *entrypoint):
     packed = blob(gzip.compress(tar, 6, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip")
     config = {
         "architecture": "amd64", "os": "linux",
-        "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
+        "config": {"Entrypoint": list(entrypoint), "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], **config},
         "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(tar).hexdigest()]},
     }
     configured = blob(encode(config), "application/vnd.oci.image.config.v1+json")
@@ -60,7 +61,7 @@ def pack(folder, name, archive, *entrypoint):
         parts = {"oci-layout": encode({"imageLayoutVersion": "1.0.0"}), "index.json": encode(index)}
         parts.update({"blobs/sha256/" + digest: data for digest, data in sorted(blobs.items())})
         for path, data in parts.items():
-            member = plain(tarfile.TarInfo(path))
+            member = plain(tarfile.TarInfo(path), seconds)
             member.size, member.mode = len(data), 0o644
             out.addfile(member, io.BytesIO(data))
 
