@@ -1,6 +1,6 @@
-"""Workloads as people have them: deployments and drained nodes."""
+"""Workloads as people have them: deployments, drained nodes, plugins that are replaced under load."""
 
-from fault_cases import SLEEP, WORK, grows
+from fault_cases import SLEEP, WORK, grows, plugin_of
 from harness.process import HANG, Wrong, wait_until
 from pods import Pods, claim, claim_template, pod
 
@@ -66,4 +66,28 @@ def drained(cluster):
     pods.nothing_left()
 
 
-CASES = {"deployment": deployment, "drained": drained}
+def replaced_under_load(cluster):
+    """A rolling update of the plugins, while kubelets are killed, too: no session ends, and pods that are made meanwhile run."""
+    pods = Pods(cluster)
+    nodes = {"a": "n1", "r": "n2"}
+    for name, node in nodes.items():
+        cluster.apply(claim(name, share=1, memory="8Mi"), pod(name, *WORK, claim_name=name, node=node))
+        pods.wait_for_log(name, "right")
+    before = {node: plugin_of(cluster, node) for node in nodes.values()}
+    cluster.kubectl("rollout", "restart", "daemonset/aviary-kubelet-plugin", "-n", "aviary")
+    for number, node in enumerate(nodes.values()):
+        name = f"new{number}"
+        cluster.apply(claim(name, share=1, memory="8Mi"), pod(name, *WORK, claim_name=name, node=node))
+        cluster.nodes[node].kill("kubelet")
+        cluster.start_kubelet(node)
+    for node, old in before.items():
+        wait_until(HANG, f"another plugin runs on {node}", lambda node=node, old=old: set(plugin_of(cluster, node)) - set(old))
+    cluster.kubectl("rollout", "status", "daemonset/aviary-kubelet-plugin", "-n", "aviary", f"--timeout={HANG:.0f}s")
+    for name in (*nodes, "new0", "new1"):
+        pods.wait_for_log(name, "right")
+        grows(pods, name)
+    pods.remove(*nodes, "new0", "new1")
+    pods.nothing_left()
+
+
+CASES = {"deployment": deployment, "drained": drained, "replaced under load": replaced_under_load}
