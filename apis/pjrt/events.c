@@ -338,14 +338,37 @@ PJRT_Error *event_error(PJRT_Event *event) {
     let_go(run);
     return error;
 }
-PJRT_Error *event_create(PJRT_Event **event) {
+uint64_t own_event(PJRT_Event **event) {
     pthread_mutex_lock(&lock);
     struct run *run = new_run(++last_number);
     if (run)
         run->own = 1;
     *event = run ? show(run) : NULL;
+    uint64_t number = *event ? run->number : 0;
     pthread_mutex_unlock(&lock);
-    return *event ? NULL : made(0);
+    return number;
+}
+PJRT_Error *event_create(PJRT_Event **event) { return own_event(event) ? NULL : made(0); }
+void finish_run(uint64_t number, PJRT_Error *error) {
+    const PJRT_Api *api = GetPjrtApi();
+    PJRT_Error_GetCode_Args code = {.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE, .error = error};
+    PJRT_Error_Message_Args text = {.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE, .error = error};
+    PJRT_Error_Destroy_Args end = {.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE, .error = error};
+    struct waiter *called = NULL, **last = &called;
+    if (error && (api->PJRT_Error_GetCode(&code) || code.code <= 0))
+        code.code = PJRT_Error_Code_UNKNOWN;
+    if (error)
+        api->PJRT_Error_Message(&text);
+    pthread_mutex_lock(&lock);
+    struct run *run = find(number);
+    if (run && run->state == AVIARY_PJRT_PENDING)
+        complete(run, error ? code.code : 0, text.message ? text.message : "", &last);
+    *last = NULL;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (error)
+        api->PJRT_Error_Destroy(&end);
+    call(called);
 }
 PJRT_Error *event_set(PJRT_Event *event, PJRT_Error_Code code, const char *message, size_t size) {
     struct waiter *called = NULL, **end = &called;

@@ -14,6 +14,10 @@ uint64_t begin_runs(uint64_t count, const uint64_t *causes, uint64_t cause_count
 void end_runs(uint64_t first, uint64_t count);
 /* An event that shows the run of this number; one that is ready where there is none. NULL: there is no memory. */
 PJRT_Event *event_of(uint64_t run);
+/* A run of the guest's own, and an event that shows it; 0: there is no memory. */
+uint64_t own_event(PJRT_Event **event);
+/* The guest's own run is over, with this error or without one. The error ends. */
+void finish_run(uint64_t run, PJRT_Error *error);
 int is_gone(void);
 /* The execution that was to make the buffer has failed. */
 int was_never_made(PJRT_Buffer *buffer);

@@ -221,6 +221,16 @@ int know_place(PJRT_Buffer *buffer, PJRT_Device *device, PJRT_Memory *memory) {
     }
     return 0;
 }
+/* One that another buffer has become is where that was. */
+int know_like(PJRT_Buffer *buffer, PJRT_Buffer *from) {
+    struct charged *known = metadata(struct charged, buffer);
+    const struct charged *before = metadata(struct charged, from);
+    if (known && before) {
+        known->device = before->device;
+        known->memory = before->memory;
+    }
+    return passed(from, 1);
+}
 PJRT_Device *device_of(PJRT_Buffer *buffer) {
     const struct charged *known = metadata(struct charged, buffer);
     return known ? known->device : NULL;

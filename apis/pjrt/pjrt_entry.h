@@ -8,6 +8,21 @@ const PJRT_Api *GetPjrtApi(void);
 typedef struct PJRT_Handed PJRT_Handed;
 void aviary_pjrt_end(PJRT_Handed *handed);
 
+/* What the program says later: the data's place, or that something has happened. It says so by these. */
+typedef struct PJRT_Promise PJRT_Promise;
+PJRT_Error *aviary_pjrt_keep(PJRT_Promise *promise, PJRT_Error_Code code, const char *message, size_t size, void *dst, size_t bytes);
+PJRT_Error *aviary_pjrt_depend(PJRT_Promise *promise, PJRT_Error_Code code, const char *message, size_t size);
+void aviary_pjrt_drop(PJRT_Promise *promise);
+
+/* Of a program that has a key-value store: what the plug-in asks of it, and a client whose plug-in may ask. `has`: a bit for each
+ * question. The answer is 0 or an error's code. `size`: of the value, or of the error's text; where it is more than `room` there is
+ * nothing in `to`. */
+enum { AVIARY_PJRT_GET, AVIARY_PJRT_TRY_GET, AVIARY_PJRT_PUT };
+typedef int (*aviary_pjrt_store)(int what, const char *key, size_t key_size, const char *value, size_t value_size, int timeout_in_ms,
+                                 char *to, size_t room, size_t *size, void *context);
+PJRT_Error *aviary_pjrt_create(const PJRT_NamedValue *options, size_t count, uint32_t has, aviary_pjrt_store store, void *context,
+                               PJRT_Client **client);
+
 /* Runs: what the program waits for, by numbers that the guest chooses. Each is over once.
  * Executes on so many devices; the run of the first one has this number. All lists are one behind the other. */
 void aviary_pjrt_execute(uint64_t run, size_t num_devices, PJRT_LoadedExecutable *executable, const PJRT_ExecuteOptions *options,
