@@ -34,6 +34,8 @@ const (
 	namespace = "default"
 	retry     = 200 * time.Millisecond
 	perCall   = 30 * time.Second
+	// hang is longer than a pod waits for room on a busy machine.
+	hang = 4 * time.Minute
 )
 
 var (
@@ -245,7 +247,7 @@ func (d *double) one(ctx context.Context, name string, part int, patience time.D
 	})
 	create(func() error { _, err := pods.Create(ctx, podCalled(name), metav1.CreateOptions{}); return err })
 	// Most run before they are deleted; others are deleted whatever they do.
-	limit := time.Now().Add(20 * time.Second)
+	limit := time.Now().Add(hang)
 	for waits && time.Now().Before(limit) {
 		object, there, _ := d.pods.GetByKey(namespace + "/" + name)
 		if there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning {
