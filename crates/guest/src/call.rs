@@ -1,5 +1,6 @@
 //! A request under construction.
 
+mod ahead;
 mod bound;
 mod buffers;
 mod chains;

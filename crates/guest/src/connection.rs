@@ -40,7 +40,7 @@ const LANE_BYTES: usize = 2 * (4096 + (64 << 10));
 struct ClosingLanes {
     next: u32,
     /// Blocks of lanes that the server has not released yet.
-    closing: HashMap<u32, Block>,
+    closing: HashMap<u32, Vec<Block>>,
     /// Blocks of ended threads and handles, with the ticket of the last asynchronous call that may
     /// use each.
     orphans: Vec<(u64, Block)>,
@@ -68,13 +68,13 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub fn new(descriptor: &'static ApiDescriptor, attached: Attached) -> Self {
-        let Attached { keeper, liveness, arena, heap, same_address, synchronous, door } = attached;
+        let Attached { keeper, liveness, arena, heap, same_address, ahead, synchronous, door } = attached;
         // Descriptors cannot leave a VM: printed text comes with replies from the beginning.
         let in_vm = arena.device().is_some();
         Connection {
             descriptor,
             peer: Peer::new(descriptor.name, keeper, liveness),
-            memory: Memory::new(arena, heap, same_address),
+            memory: Memory::new(arena, heap, same_address, ahead),
             tickets: Tickets::default(),
             handles: Handles::new(descriptor.handle_types),
             objects: Objects::default(),
@@ -138,7 +138,7 @@ impl Connection {
         while let Some(Some(message)) = self.peer.keeper.with(receive) {
             match message.kind {
                 control_kind::LANE_CLOSED => {
-                    if let Some(block) = lanes.closing.remove(&message.lane) {
+                    for block in lanes.closing.remove(&message.lane).unwrap_or_default() {
                         self.memory.blocks.free(block);
                     }
                 }
@@ -179,15 +179,16 @@ impl Connection {
         self.free_orphans(&mut self.lanes());
     }
 
-    /// Closes a lane whose thread ends. `held`: blocks that its asynchronous calls may still use.
-    pub fn close_lane(&self, id: u32, block: Option<Block>, held: impl Iterator<Item = (u64, Block)>) {
+    /// Closes a lane whose thread ends. `own`: blocks that are in use until it has ended. `held`: blocks that its asynchronous
+    /// calls may still use.
+    pub fn close_lane(&self, id: u32, own: Vec<Block>, held: impl Iterator<Item = (u64, Block)>) {
         if !self.peer.ours() {
             return;
         }
         let mut lanes = self.lanes();
         lanes.orphans.extend(held);
-        if let Some(block) = block {
-            lanes.closing.insert(id, block);
+        if !own.is_empty() {
+            lanes.closing.insert(id, own);
         }
         if !self.peer.liveness.dead() {
             let close = Control { kind: control_kind::LANE_CLOSE, lane: id, ..Control::default() };

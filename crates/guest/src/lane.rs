@@ -4,6 +4,7 @@
 //! lane is not shared with other threads, so the path of a call takes no lock.
 
 pub(crate) mod callback_thread;
+mod early;
 pub(crate) mod frame;
 pub(crate) mod prefix;
 pub(crate) mod serving;
@@ -15,7 +16,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
-use aviary_transport::{LaneEnd, LaneError, WaitPoint};
+use aviary_transport::{LaneEnd, LaneError, Region, WaitPoint};
 use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, status};
 
 use crate::connection::Connection;
@@ -44,6 +45,8 @@ struct Held {
     /// Tickets and the blocks that their calls name, in ascending order of tickets.
     blocks: VecDeque<(u64, Block)>,
     bytes: u64,
+    /// Some are of calls that were not sent, but parts of whose inputs were: tickets do not tell when these have arrived.
+    unsent: bool,
 }
 
 /// The prefix of a reply, and what its header says of the call.
@@ -253,6 +256,11 @@ impl ThreadLane {
         result.map_err(|e| self.connection.peer.lane_failed(e))
     }
 
+    /// A carrier sends this region ahead of a later message of the lane.
+    pub fn send_ahead(&self, region: Region) -> Result<(), Lost> {
+        self.with_end(|end| end.send(&[], &[region]))
+    }
+
     fn next_serial(&self) -> u64 {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
@@ -371,6 +379,10 @@ impl ThreadLane {
                     let ReplyHeader { flags, status, detail, .. } = header;
                     return Ok(Answer { flags, status, detail, at, deferred: kept.or(deferred) });
                 }
+                kind::ARRIVED => {
+                    let at = fields.position();
+                    self.take_early(at, frame)?;
+                }
                 kind::CALLBACK => {
                     let at = fields.position();
                     if let Some(thrown) = self.serve_callback(header.serial, at, frame)? {
@@ -411,6 +423,7 @@ impl ThreadLane {
         }
         if frame.encoder.len() > MAX_MESSAGE {
             log::line(&format!("{}: the arguments are too large", self.connection.descriptor.function(function)));
+            self.hold_if_ahead(frame);
             return Err(Lost);
         }
         let serial = self.next_serial();
@@ -465,14 +478,34 @@ impl ThreadLane {
             held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS
         };
         if crowded {
-            self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
+            if !self.held.borrow().unsent {
+                self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
+            }
             let held = self.held.borrow();
             if held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS {
                 drop(held);
                 self.finish_posted()?;
+                self.held.borrow_mut().unsent = false;
             }
         }
         Ok(())
+    }
+
+    /// A call is not sent. If parts of its inputs were, its blocks are held until the next answer of this lane, which comes
+    /// behind them.
+    pub fn hold_if_ahead(&self, frame: &mut Frame) {
+        if !frame.ahead {
+            return;
+        }
+        let ticket = self.connection.tickets.last();
+        // A signal handler that interrupts the use of the list leaves the blocks in use for ever.
+        let blocks = std::mem::take(&mut frame.blocks);
+        let Ok(mut held) = self.held.try_borrow_mut() else { return };
+        held.unsent = true;
+        for block in blocks {
+            held.bytes += block.size;
+            held.blocks.push_back((ticket, block));
+        }
     }
 
     /// Waits until all calls that this thread has sent are executed.
@@ -520,7 +553,10 @@ impl Drop for Receiving<'_> {
 
 impl Drop for ThreadLane {
     fn drop(&mut self) {
-        let held = std::mem::take(&mut *self.held.borrow_mut());
-        self.connection.close_lane(self.id, self.block, held.blocks.into_iter());
+        let Held { blocks, unsent, .. } = std::mem::take(&mut *self.held.borrow_mut());
+        // What was sent has arrived when the lane has ended, whatever tickets tell.
+        let (held, with_lane) = if unsent { (VecDeque::new(), blocks) } else { (blocks, VecDeque::new()) };
+        let own = self.block.into_iter().chain(with_lane.into_iter().map(|(_, block)| block));
+        self.connection.close_lane(self.id, own.collect(), held.into_iter());
     }
 }

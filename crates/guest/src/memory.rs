@@ -4,6 +4,7 @@ pub(crate) mod backpressure;
 pub(crate) mod block;
 pub(crate) mod blocks;
 pub(crate) mod deliveries;
+pub(crate) mod early;
 pub(crate) mod heap;
 pub(crate) mod outputs;
 pub(crate) mod overlaps;
@@ -27,12 +28,14 @@ pub(crate) struct Memory {
     /// True if the arena has one address on both sides, so that pointers into it are valid on the
     /// server.
     pub same_address: bool,
+    /// True if parts of a long input leave ahead of its message.
+    pub ahead: bool,
 }
 
 impl Memory {
-    pub fn new(arena: Arc<Arena>, heap: Option<Heap>, same_address: bool) -> Self {
+    pub fn new(arena: Arc<Arena>, heap: Option<Heap>, same_address: bool, ahead: bool) -> Self {
         let blocks = Blocks::new(arena.clone(), heap.map_or(0, |heap| heap.size));
-        Memory { arena, blocks, heap, zerocopy: Zerocopy::default(), same_address }
+        Memory { arena, blocks, heap, zerocopy: Zerocopy::default(), same_address, ahead }
     }
 
     /// True if `p` points into zero-copy memory or into zero-copy mapped memory.

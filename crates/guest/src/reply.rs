@@ -79,11 +79,13 @@ impl Reply {
         frame.reply.clear();
         frame.reply.resize(HEADER_SIZE, 0);
         frame.reply.extend_from_slice(fields);
+        lane.hold_if_ahead(&mut frame);
         Reply::bare(lane, frame, Status::Ok)
     }
 
     /// The reply of a call that was not sent.
-    pub(crate) fn refused(lane: Rc<ThreadLane>, frame: Box<Frame>) -> Self {
+    pub(crate) fn refused(lane: Rc<ThreadLane>, mut frame: Box<Frame>) -> Self {
+        lane.hold_if_ahead(&mut frame);
         let mut reply = Reply::bare(lane, frame, Status::Refused);
         reply.frame.reply.clear();
         reply.finish_failure();
@@ -235,12 +237,26 @@ impl Reply {
             OutputSource::Nowhere | OutputSource::Direct => {}
             OutputSource::Message => self.copy_from_message(&output, valid),
             OutputSource::Block(offset) => {
+                if !self.frame.early.is_empty() && self.frame.output_at(offset, valid).is_some() {
+                    return self.copy_missing(output.to, offset, valid);
+                }
                 if let Ok(from) = self.lane.connection.memory.arena.pointer(offset, valid) {
                     // SAFETY: `from` is checked; the caller that added the output promised that
                     // `to` stays writable.
                     unsafe { write_back(from, self.frame.before(&output), output.to, valid, output.rows) };
                 }
             }
+        }
+    }
+
+    /// Copies what the application has not got ahead of the reply, of an output that it gets as it is.
+    #[cold]
+    fn copy_missing(&mut self, to: *mut u8, offset: u64, valid: usize) {
+        for (at, length) in self.frame.early.missing(offset, valid) {
+            let Ok(from) = self.lane.connection.memory.arena.pointer(offset + at as u64, length) else { return };
+            // SAFETY: `from` is checked, and the part lies in the output, which the caller that added it promised to keep
+            // writable.
+            unsafe { write_back(from, None, to.add(at), length, None) };
         }
     }
 

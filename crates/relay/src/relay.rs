@@ -172,11 +172,15 @@ fn attach(
         .map_err(|e| format!("cannot use node {}: {}", options.node, lost(&e, options)))?;
     let resumption =
         Resumption::from_bytes(&resumption).map_err(|e| format!("cannot use node {}: {e}", options.node))?;
-    let answer = Welcome { flags: welcome_flag::CARRIED, ..welcome };
+    let answer = Welcome { flags: welcome_flag::CARRIED | welcome_flag::AHEAD, ..welcome };
     send_greeting(guest.as_fd(), &answer.to_bytes(), &[]).map_err(|e| e.to_string())?;
     let control = guest.try_clone().map_err(|e| e.to_string())?;
     let control = ControlSocket::new(control.into());
-    Ok((Carrier::relay(arena, control, output, resumption.grace), link, resumption))
+    let carrier = Carrier::relay(arena, control, output, resumption.grace);
+    if hello.flags & hello_flag::EARLY != 0 {
+        carrier.set_early();
+    }
+    Ok((carrier, link, resumption))
 }
 
 fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), String> {

@@ -135,7 +135,8 @@ impl LaneEnd {
         Ok(())
     }
 
-    /// Sends a message. `regions` are carried along if the arena is mirrored and ignored otherwise.
+    /// Sends a message. `regions` are carried along if the arena is mirrored and ignored otherwise. A message of no bytes is for
+    /// a carrier: its regions belong to a message that follows.
     #[inline]
     pub fn send(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
         match self {

@@ -34,6 +34,10 @@ pub use user_entry::has_user_entry;
 
 use thiserror::Error;
 
+/// Bytes of a long input that a guest sends ahead of its message at a time, while it copies the rest: long enough for strands,
+/// and a whole number of their pieces.
+pub const AHEAD_BYTES: usize = 5 * (224 << 10);
+
 /// A part of the arena that belongs to a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {

@@ -33,6 +33,8 @@ pub mod hello_flag {
     pub const WINDOW: u64 = 16;
     /// No descriptors of the guest can follow: what the vendor's library prints shall come with replies.
     pub const PRINTED: u64 = 32;
+    /// The guest copies parts of long outputs ahead of the reply, if the carrier says that they are there.
+    pub const EARLY: u64 = 64;
 }
 
 /// Flags of [`Welcome`].
@@ -41,6 +43,8 @@ pub mod welcome_flag {
     pub const SAME_ADDRESS: u64 = 1;
     /// The arena is shared with a carrier, not with the server.
     pub const CARRIED: u64 = 2;
+    /// The carrier takes messages of no bytes, whose regions belong to a message that follows.
+    pub const AHEAD: u64 = 4;
 }
 
 /// Outcome of an attachment.

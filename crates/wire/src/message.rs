@@ -15,6 +15,9 @@ pub mod kind {
 
     pub const REPLY: u16 = 1;
     pub const CALLBACK: u16 = 2;
+    /// From a carrier: these parts of the arena are there, as the next reply will have them. The body has words: offset and
+    /// length of each.
+    pub const ARRIVED: u16 = 3;
 }
 
 /// Header flags.

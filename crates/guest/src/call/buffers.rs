@@ -51,7 +51,7 @@ impl Call {
             {
                 let place = Block { offset: block.offset + history as u64, size: block.size - history as u64 };
                 // SAFETY: the caller's promise.
-                unsafe { self.copy_in(p, n, place) };
+                unsafe { self.copy_ahead(p, n, place, None) };
                 self.word(history as u64);
                 return self.frame().encoder.buffer_arena(place.offset, n);
             }
@@ -123,7 +123,7 @@ impl Call {
             frame.encoder.buffer_arena(offset, n);
         } else if let Some(block) = self.block(n) {
             // SAFETY: the caller's promise.
-            unsafe { self.copy_rows_in(p, n, block, rows) };
+            unsafe { self.copy_ahead(p, n, block, rows) };
             self.frame().encoder.buffer_arena(block.offset, n);
         }
     }
@@ -195,7 +195,7 @@ impl Call {
         let Some(block) = self.block(n) else { return OutputSource::Nowhere };
         if flow.travels() && flow.written {
             // SAFETY: the caller's promise.
-            unsafe { self.copy_rows_in(p, n, block, rows) };
+            unsafe { self.copy_ahead(p, n, block, rows) };
         } else if flow.travels() {
             // SAFETY: the caller's promise.
             let Some(at) = (unsafe { self.copy_in_and_keep(p, n, block, rows) }) else { return OutputSource::Nowhere };

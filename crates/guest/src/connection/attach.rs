@@ -259,6 +259,8 @@ pub(crate) struct Attached {
     pub heap: Option<Heap>,
     /// True if the arena has one address on both sides.
     pub same_address: bool,
+    /// True if a carrier sends parts of a long input ahead of its message.
+    pub ahead: bool,
     /// True with AVIARY_SYNC=1.
     pub synchronous: bool,
     /// The way in which it was reached, if it was that.
@@ -275,7 +277,7 @@ fn greeting(descriptor: &ApiDescriptor, arena: &Arena) -> Hello {
         arena_size: arena.size() as u64,
         api: descriptor.name.to_owned(),
         api_version: descriptor.version.to_owned(),
-        flags: if arena.streamed() { hello_flag::MIRRORED } else { 0 },
+        flags: hello_flag::EARLY | if arena.streamed() { hello_flag::MIRRORED } else { 0 },
         environment: environment(descriptor),
     }
 }
@@ -321,6 +323,7 @@ pub(crate) fn attach(descriptor: &ApiDescriptor) -> Result<Attached, AttachError
     if welcome.flags & welcome_flag::CARRIED != 0 {
         arena.set_carried();
     }
+    let ahead = arena.carried() && welcome.flags & welcome_flag::AHEAD != 0;
     let same_address = !arena.mirrored() && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
     let heap = match heap {
         Some((heap, file)) if !arena.mirrored() => {
@@ -332,7 +335,7 @@ pub(crate) fn attach(descriptor: &ApiDescriptor) -> Result<Attached, AttachError
         }
         _ => None,
     };
-    Ok(Attached { keeper, liveness, arena, heap, same_address, synchronous: flag_set("AVIARY_SYNC"), door })
+    Ok(Attached { keeper, liveness, arena, heap, same_address, ahead, synchronous: flag_set("AVIARY_SYNC"), door })
 }
 
 #[cfg(test)]

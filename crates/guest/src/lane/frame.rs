@@ -4,7 +4,8 @@ use aviary_transport::{Region, Rows};
 use aviary_wire::Encoder;
 
 use crate::memory::block::Block;
-use crate::memory::outputs::{Before, Output, write_back};
+use crate::memory::early::Early;
+use crate::memory::outputs::{Before, Output, OutputSource, write_back};
 use crate::memory::overlaps::{Overlaps, Piece};
 
 /// Bytes above which a buffer is freed after use.
@@ -26,8 +27,12 @@ pub(crate) enum End {
 pub(crate) struct Frame {
     pub encoder: Encoder,
     pub outputs: Vec<Output>,
-    /// True if there is anything in the three lists that follow.
+    /// True if there is anything in the lists that follow, or something was sent ahead.
     pub names_memory: bool,
+    /// Parts of inputs were sent ahead of the message: their blocks are in use before it is sent, and if it never is.
+    pub ahead: bool,
+    /// Parts of outputs in blocks that the application has already.
+    pub early: Early,
     /// The application's memory that the request names, where that matters.
     pub pieces: Vec<Piece>,
     /// Contents of outputs in blocks, see [`Before`].
@@ -60,6 +65,16 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    /// The output in a block whose bytes these are, if the application gets all of it as it is.
+    pub fn output_at(&self, offset: u64, length: usize) -> Option<(&Output, usize)> {
+        self.outputs.iter().find_map(|output| {
+            let OutputSource::Block(start) = output.source else { return None };
+            let at = usize::try_from(offset.checked_sub(start)?).ok()?;
+            let whole = output.before == Before::Written && output.rows.is_none();
+            (whole && at.checked_add(length)? <= output.bytes).then_some((output, at))
+        })
+    }
+
     #[inline]
     pub fn reset(&mut self) {
         self.encoder.start();
@@ -82,7 +97,8 @@ impl Frame {
 
     #[inline(never)]
     fn forget_memory(&mut self) {
-        self.names_memory = false;
+        (self.names_memory, self.ahead) = (false, false);
+        self.early.clear();
         self.before.clear();
         self.before.shrink_to(MAX_KEPT_BYTES);
         self.pieces.clear();

@@ -43,6 +43,11 @@ pub const DEFER: u32 = 20;
 pub const REJECT: u32 = 21;
 pub const PAUSE: u32 = 22;
 pub const LAST_WORDS: u32 = 23;
+pub const AHEAD: u32 = 24;
+pub const EARLY: u32 = 25;
+
+/// The peer is a carrier, as a test crate's `TRANSPORT`.
+pub const BY_CARRIER: &str = "carrier";
 
 const CARRIED: Option<Metadata> = Some(Metadata { kind: 1, size: 16 });
 
@@ -145,6 +150,8 @@ struct Server {
     late: Mutex<Late>,
     callback_lane: Mutex<Option<LaneEnd>>,
     arrived: Condvar,
+    /// Regions that came without a message, and bytes of those that came with one.
+    ahead: Mutex<(Vec<Region>, usize)>,
 }
 
 fn serve(socket: UnixStream) {
@@ -158,8 +165,11 @@ fn serve(socket: UnixStream) {
     };
     // Both sides are this process, so the addresses differ; tests of zero-copy memory pretend that
     // they are equal.
-    let welcome =
-        Welcome { wire_version: WIRE_VERSION, flags: welcome_flag::SAME_ADDRESS, session: 1, ..Welcome::default() };
+    let flags = match super::TRANSPORT {
+        BY_CARRIER => welcome_flag::CARRIED | welcome_flag::AHEAD,
+        _ => welcome_flag::SAME_ADDRESS,
+    };
+    let welcome = Welcome { wire_version: WIRE_VERSION, flags, session: 1, ..Welcome::default() };
     send_greeting(&socket, &welcome.to_bytes(), &[]).unwrap();
     let control = ControlSocket::new(socket.as_fd().try_clone_to_owned().unwrap());
     let server = Arc::new(Server {
@@ -172,6 +182,7 @@ fn serve(socket: UnixStream) {
         late: Mutex::default(),
         callback_lane: Mutex::new(None),
         arrived: Condvar::new(),
+        ahead: Mutex::default(),
     });
     let mut lanes: HashMap<u32, OpenLane> = HashMap::new();
     while let Ok(Some((message, fd))) = control.receive() {
@@ -211,9 +222,50 @@ fn serve(socket: UnixStream) {
 impl Server {
     fn lane(self: Arc<Self>, mut end: LaneEnd) {
         let mut message = Vec::new();
-        while end.receive(&mut message).is_ok() {
+        while self.next(&mut end, &mut message) {
             self.handle(&mut end, &message);
         }
+    }
+
+    /// The next message; a carrier takes regions off it, and messages of nothing else.
+    fn next(&self, end: &mut LaneEnd, message: &mut Vec<u8>) -> bool {
+        loop {
+            if end.receive(message).is_err() {
+                return false;
+            }
+            if super::TRANSPORT != BY_CARRIER {
+                return true;
+            }
+            let (regions, mut ahead) = (take_regions(message).unwrap(), self.ahead.lock().unwrap());
+            if !message.is_empty() {
+                ahead.1 += regions.iter().map(|region| region.length).sum::<usize>();
+                return true;
+            }
+            ahead.0.extend(regions);
+        }
+    }
+
+    /// Says that a part of an output is there, calls back, and goes on with other content of that part.
+    fn early(self: &Arc<Self>, f: &mut Decoder, r: &mut Reply, end: &mut LaneEnd) {
+        let (id, part) = (f.word().unwrap(), f.word().unwrap() as usize);
+        let BufferRef::Arena { offset, length } = f.buffer().unwrap() else { panic!("not in the arena") };
+        self.fill(offset, length, 0x33);
+        self.fill(offset + 100, part, 0x11);
+        let mut body = Encoder::new();
+        body.start();
+        // Of nobody, too long, beyond the arena, and one that is true.
+        let parts =
+            [(offset - 1, 2), (offset, length + 1), (u64::MAX, 5), (offset + 7, usize::MAX), (offset + 100, part)];
+        for (offset, length) in parts {
+            body.word(offset);
+            body.word(length as u64);
+        }
+        let header = ReplyHeader { kind: kind::ARRIVED, ..ReplyHeader::default() };
+        end.send(body.finish_reply(header), &[]).unwrap();
+        self.call_back(end, id, 5);
+        self.fill(offset + 100, part, 0x22);
+        r.regions.push(Region { offset, length });
+        r.e.word(1 + length as u64);
     }
 
     fn handle(self: &Arc<Self>, end: &mut LaneEnd, message: &[u8]) {
@@ -403,6 +455,15 @@ impl Server {
                 }
             }
             GARBAGE => r.e.word(u64::MAX),
+            AHEAD => {
+                let ahead = self.ahead.lock().unwrap();
+                let bytes = ahead.0.iter().map(|region| region.length).sum::<usize>();
+                let first = |region: &Region| region.offset;
+                for word in [bytes as u64, ahead.1 as u64, ahead.0.last().map_or(0, first)] {
+                    r.e.word(word);
+                }
+            }
+            EARLY => self.early(f, r, end),
             PAUSE => std::thread::sleep(Duration::from_millis(100)),
             REJECT => r.status = status::REFUSED,
             DEFER => {
@@ -491,7 +552,7 @@ impl Server {
             return 0;
         }
         let mut message = Vec::new();
-        while end.receive(&mut message).is_ok() {
+        while self.next(end, &mut message) {
             let (header, body) = RequestHeader::parse(&message).unwrap();
             if header.kind != kind::CALLBACK_REPLY {
                 self.handle(end, &message);

@@ -97,6 +97,8 @@ pub(crate) struct Carrier {
     /// The shortest round trip so far, in nanoseconds; `u64::MAX`: none was measured yet.
     round_trip: AtomicU64,
     started: Instant,
+    /// The guest takes parts of long outputs ahead of their message.
+    early: AtomicBool,
 }
 
 type Wish = Box<dyn FnOnce() + Send>;
@@ -165,7 +167,17 @@ impl Carrier {
             output: Arc::new(output),
             round_trip: AtomicU64::new(u64::MAX),
             started: Instant::now(),
+            early: AtomicBool::new(false),
         })
+    }
+
+    /// The guest shall be told of what has arrived ahead of its message.
+    pub fn set_early(&self) {
+        self.early.store(true, Ordering::Relaxed);
+    }
+
+    fn tells_early(&self) -> bool {
+        self.early.load(Ordering::Relaxed)
     }
 
     pub fn clock(&self) -> u64 {
@@ -464,7 +476,8 @@ impl Carrier {
 
     // Frames from the network.
 
-    pub fn arrived_region(&self, payload: &[u8]) -> Result<(), String> {
+    /// `lane`: of whose next message it is.
+    pub fn arrived_region(&self, lane: Option<u32>, payload: &[u8]) -> Result<(), String> {
         let (offset, data) = payload.split_first_chunk::<8>().ok_or("the peer sent a region without an offset")?;
         let offset = u64::from_le_bytes(*offset);
         self.touch(offset, data.len())?;
@@ -472,7 +485,11 @@ impl Carrier {
             self.bulk.store(0, Ordering::Relaxed);
             self.wish();
         }
-        self.arena.write(offset, data).map_err(|e| e.to_string())
+        self.arena.write(offset, data).map_err(|e| e.to_string())?;
+        if let Some(lane) = lane.filter(|_| self.tells_early() && data.len() >= BULK_REGION) {
+            self.tell(lane, Region { offset, length: data.len() });
+        }
+        Ok(())
     }
 
     /// Whole messages from the network.

@@ -1,9 +1,13 @@
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 
+use aviary_transport::AHEAD_BYTES;
+use aviary_wire::ReplyHeader;
+
 use super::*;
 use crate::carry::link::{Compression, Intake, Link, NetReader};
-use crate::frames::frame::{FRAME_HEADER, Kind, MAX_PACKET, put_frame, put_packet, put_signs};
+use crate::carry::outbox::Next;
+use crate::frames::frame::{FRAME_HEADER, Kind, MAX_PACKET, Packets, put_frame, put_packet, put_signs};
 use std::net::TcpStream;
 
 const MEMORY: usize = 4 << 20;
@@ -257,4 +261,156 @@ fn pieces_without_a_message_and_messages_without_pieces_cost_little() {
     // The test ends with one that never comes.
     gateway.feed_one(Kind::Pieces, 1, &numbers(50, 60)).unwrap();
     gateway.feed_one(Kind::Message, 1, b"never").unwrap();
+}
+
+/// The carrier of a guest that has one lane, of which the test has the guest's end.
+struct Relay {
+    carrier: Arc<Carrier>,
+    reader: NetReader,
+    guest: LaneEnd,
+    _sockets: (TcpStream, UnixStream),
+}
+
+const RELAYED: u32 = 5;
+
+impl Relay {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (control, local) = UnixStream::pair().unwrap();
+        let arena = Arena::create(64 << 20).unwrap();
+        arena.set_carried();
+        let control = ControlSocket::new(control.into());
+        let carrier = Carrier::relay(arena.clone(), control, Output::sinks([None, None]), GRACE);
+        let link = Link::new(listener.accept().unwrap().0, None, Duration::from_secs(5)).unwrap();
+        let (reader, ..) = link.split(Compression::Off, Intake::default());
+        let (offset, length) = (4096, 64 << 10);
+        LaneEnd::clear(&arena, offset, length as usize).unwrap();
+        let open = Control { kind: control_kind::LANE_OPEN, lane: RELAYED, offset, length, flags: 0 };
+        carrier.heard(open).unwrap();
+        let liveness = Arc::new(Liveness::notified());
+        let guest = LaneEnd::shared(&arena, offset, length as usize, Side::Guest, &liveness).unwrap();
+        Relay { carrier, reader, guest, _sockets: (peer, local) }
+    }
+
+    fn feed(&mut self, kind: Kind, lane: u32, payload: &[u8]) {
+        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+        put_frame(&mut frames, kind, lane, payload);
+        put_packet(&mut packet, &frames, false);
+        assert_eq!(self.reader.feed(&packet, &self.carrier), Ok(None));
+    }
+
+    /// Parts that the guest was told of so far.
+    fn told(&mut self) -> Vec<(u64, u64)> {
+        let (mut message, mut told) = (Vec::new(), Vec::new());
+        while self.guest.try_receive(&mut message).unwrap() {
+            let (header, body) = ReplyHeader::parse(&message).unwrap();
+            assert_eq!(header.kind, kind::ARRIVED);
+            let words: Vec<u64> = body.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            told.extend(words.chunks(2).map(|pair| (pair[0], pair[1])));
+        }
+        told
+    }
+
+    fn message(&mut self) -> Vec<u8> {
+        let mut message = Vec::new();
+        self.guest.receive(&mut message).unwrap();
+        message
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.carrier.end_lanes();
+    }
+}
+
+#[test]
+fn a_guest_is_told_of_long_outputs_that_have_come_and_of_no_short_ones() {
+    const PIECE: usize = 200 << 10;
+    const ENOUGH: usize = AHEAD_BYTES.div_ceil(PIECE);
+    let at = |n: usize| (1 << 20) + (n * PIECE) as u64;
+    let region = |n: usize| [&at(n).to_le_bytes()[..], &[7; PIECE]].concat();
+    let mut relay = Relay::new();
+    for _ in 0..2 {
+        (0..2 * ENOUGH).for_each(|n| relay.feed(Kind::Region, RELAYED, &region(n)));
+        assert_eq!(relay.told(), [], "an old guest");
+        relay.feed(Kind::Message, RELAYED, b"answer");
+        assert_eq!(relay.message(), b"answer");
+    }
+    relay.carrier.set_early();
+    (0..ENOUGH - 1).for_each(|n| relay.feed(Kind::Region, RELAYED, &region(n)));
+    assert_eq!(relay.told(), []);
+    relay.feed(Kind::Message, RELAYED, b"short");
+    assert_eq!(relay.message(), b"short");
+    // What was before a message is forgotten with it.
+    (0..ENOUGH - 1).for_each(|n| relay.feed(Kind::Region, RELAYED, &region(n)));
+    assert_eq!(relay.told(), []);
+    relay.feed(Kind::Region, 77, &region(0));
+    relay.feed(Kind::Region, RELAYED, &region(ENOUGH + 3));
+    let expected = [(at(0), (PIECE * (ENOUGH - 1)) as u64), (at(ENOUGH + 3), PIECE as u64)];
+    assert_eq!(relay.told(), expected);
+    relay.feed(Kind::Message, RELAYED, b"long");
+    assert_eq!(relay.message(), b"long");
+}
+
+#[test]
+fn a_guest_is_told_of_pieces_of_strands_before_their_message_and_once() {
+    const BYTES: usize = 200 << 10;
+    let mut relay = Relay::new();
+    relay.carrier.set_early();
+    let at = |n: u64| (1 << 20) + n * BYTES as u64;
+    let come = |relay: &mut Relay, n: u64| relay.feed(Kind::Piece, 0, &piece(n, at(n), &[3; BYTES]));
+    // Before it is known whose it is.
+    come(&mut relay, 11);
+    relay.feed(Kind::Pieces, RELAYED, &numbers(0, 12));
+    relay.feed(Kind::Message, RELAYED, b"answer");
+    for n in [0, 0, 3, 3, 2, 9, 8, 4, 1, 1] {
+        come(&mut relay, n);
+    }
+    let told = relay.told();
+    assert_eq!(told, [0, 3, 2, 9, 8, 4].map(|n| (at(n), BYTES as u64)), "each once, and no more than are worth it");
+    for n in [5, 6, 7, 10] {
+        assert_eq!(relay.told(), []);
+        come(&mut relay, n);
+    }
+    assert_eq!(relay.message(), b"answer", "all are there");
+    assert_eq!(relay.told(), []);
+}
+
+#[test]
+fn a_guest_sends_regions_ahead_and_none_outside_of_the_arena() {
+    let mut relay = Relay::new();
+    let region = |offset, length| Region { offset, length };
+    relay.guest.send(b"", &[region(1 << 20, 100)]).unwrap();
+    relay.guest.send(b"call", &[region(2 << 20, 50)]).unwrap();
+    let (mut kinds, until, no_time) = (Vec::new(), Instant::now() + Duration::from_secs(600), Duration::ZERO);
+    while !kinds.contains(&(Kind::Message, 4)) {
+        assert!(Instant::now() < until, "{kinds:?}");
+        let (mut signs, mut frames) = (Vec::new(), Vec::new());
+        // Whoever does not wait keeps the turn to send: the lane's thread leaves everything to this one.
+        let next = relay.carrier.outbox.next(&relay.carrier.arena, &mut signs, &mut frames, 1 << 16, no_time, no_time);
+        if next != Next::Packet {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let (mut packets, mut packet) = (Packets::default(), Vec::new());
+        put_packet(&mut packet, &frames, false);
+        *packets.buffer() = packet;
+        let frames = packets.next_packet().unwrap().unwrap();
+        kinds.extend(frames.map(|frame| frame.map(|frame| (frame.kind, frame.payload.len())).unwrap()));
+    }
+    let expected =
+        [(Kind::Control, Control::CONTROL_BYTES), (Kind::Region, 108), (Kind::Region, 58), (Kind::Message, 4)];
+    assert_eq!(kinds, expected);
+    for wrong in [region(64 << 20, 1), region(u64::MAX, 2), region((64 << 20) - 1, 2), region(0, usize::MAX)] {
+        let mut relay = Relay::new();
+        relay.guest.send(b"", &[wrong]).unwrap();
+        let ended = || relay.carrier.outbox.message(9, b"x", Vec::new(), true) == Err(Over);
+        let until = Instant::now() + Duration::from_secs(600);
+        while !ended() {
+            assert!(Instant::now() < until, "{wrong:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }

@@ -343,7 +343,7 @@ fn handle(intake: &mut Intake, carrier: &Arc<Carrier>, frame: Frame) -> Result<(
             }
             carrier.arrived(frame.lane, Parcel::Message(message))
         }
-        Kind::Region => carrier.arrived_region(frame.payload),
+        Kind::Region => carrier.arrived_region(Some(frame.lane), frame.payload),
         Kind::Control => carrier.arrived_control(frame.payload),
         Kind::Credit => {
             carrier.outbox.credit(frame.lane, word(frame.payload)?);

@@ -1,4 +1,5 @@
 use super::*;
+use aviary_transport::AHEAD_BYTES;
 use proptest::prelude::*;
 
 use crate::carry::pace::LEAST_PIECE;
@@ -87,6 +88,37 @@ fn regions_go_before_their_message_and_all_bytes_arrive() {
     }
     assert_eq!(messages, [&b"first"[..], b"second", b"third"]);
     assert!(seen == data);
+}
+
+#[test]
+fn regions_may_go_ahead_of_the_message_that_needs_them() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let whole = || {
+        let packets = std::iter::from_fn(|| Some(packet(&outbox, &arena)).filter(|frames| !frames.is_empty()));
+        packets.flatten().map(|(kind, lane, payload, _)| (kind, lane, payload.len())).collect::<Vec<_>>()
+    };
+    let ahead = |length| outbox.message(3, b"", vec![region(4096, length), region(1 << 20, 10)], true).unwrap();
+    ahead(200_000);
+    outbox.message(4, b"another lane's", Vec::new(), true).unwrap();
+    let frames = whole();
+    assert_eq!(frames[0], (Kind::Message, 4, 14));
+    assert!(frames[1..].iter().all(|frame| (frame.0, frame.1) == (Kind::Region, 3)), "there is no message");
+    assert_eq!(frames[1..].iter().map(|frame| frame.2 - 8).sum::<usize>(), 200_010);
+    // Its credit is the message's.
+    outbox.message(3, &vec![1; 1 << 20], Vec::new(), true).unwrap();
+    whole();
+    ahead(10);
+    outbox.message(3, b"without credit", Vec::new(), true).unwrap();
+    assert_eq!(whole(), [(Kind::Region, 3, 18), (Kind::Region, 3, 18)]);
+    outbox.credit(3, 1 << 20);
+    assert_eq!(whole(), [(Kind::Message, 3, 14)]);
+    // By strands.
+    outbox.pieces.begin(1);
+    outbox.message(3, b"", vec![region(4096, AHEAD_BYTES)], true).unwrap();
+    assert_eq!(whole(), [(Kind::Pieces, 3, 16)]);
+    outbox.message(3, b"call", vec![region(4096, AHEAD_BYTES)], true).unwrap();
+    assert_eq!(whole(), [(Kind::Pieces, 3, 16), (Kind::Message, 3, 4)]);
+    assert!(outbox.state().turns.is_empty() && outbox.state().held == 0);
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub enum Left {
     Rest,
 }
 
-/// A message with its regions, sent piece by piece.
+/// A message with its regions, sent piece by piece. One of no bytes is none: its regions belong to a later message of the lane.
 pub struct Bulk {
     pub regions: VecDeque<Region>,
     /// Whether strands carry its long regions; `None`: there was no strand yet.
@@ -149,6 +149,11 @@ impl Bulk {
         Bulk { regions, by_strands: None, listed, message, sent: 0 }
     }
 
+    /// Nothing is left to send.
+    pub fn is_done(&self) -> bool {
+        self.regions.is_empty() && self.sent == self.message.len()
+    }
+
     /// Strands carry what is left of long regions, if there are strands and it is worth it: gives them the next pieces, and
     /// announces these.
     pub fn leave_to_strands(&mut self, lane: u32, pieces: &Pieces, out: &mut Vec<u8>) -> Left {
@@ -191,7 +196,7 @@ impl Bulk {
             }
         }
         // A small message is sent together with the last of its regions.
-        if !self.regions.is_empty() || (left < most && self.message.len() > MAX_UNSPLIT_BYTES) {
+        if self.is_done() || !self.regions.is_empty() || (left < most && self.message.len() > MAX_UNSPLIT_BYTES) {
             return 0;
         }
         let rest = &self.message[self.sent..];

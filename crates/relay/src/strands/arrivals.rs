@@ -94,6 +94,13 @@ impl Arrivals {
         Ok(number >= state.below && !state.done.contains(&number) && state.begun.insert(number))
     }
 
+    /// The lane of the message that waits for this piece.
+    pub fn lane_of(&self, number: u64) -> Option<u32> {
+        let state = self.state();
+        let (_, waiting) = state.waiting.range(..=number).next_back()?;
+        (number < waiting.end).then_some(waiting.lane)
+    }
+
     /// The piece is written. Returns the lane of the message that waited for nothing else.
     pub fn finish(&self, number: u64) -> Option<u32> {
         let mut state = self.state();

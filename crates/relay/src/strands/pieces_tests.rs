@@ -1,5 +1,6 @@
 use super::*;
 use crate::strands::arrivals::Arrivals;
+use aviary_transport::AHEAD_BYTES;
 use proptest::prelude::*;
 
 const NO_TIME: Duration = Duration::ZERO;
@@ -24,6 +25,12 @@ fn next(pieces: &Pieces, strand: u64) -> Option<Piece> {
         Work::Piece(piece) => Some(piece),
         _ => None,
     }
+}
+
+#[test]
+fn what_a_guest_sends_ahead_is_whole_pieces_and_worth_strands() {
+    let region = Region { offset: 4096, length: AHEAD_BYTES };
+    assert!(AHEAD_BYTES.is_multiple_of(PIECE_BYTES) && is_worth(&[region]));
 }
 
 #[test]

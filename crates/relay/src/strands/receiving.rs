@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use aviary_transport::Region;
+
 use crate::carry::carrier::{Carrier, locked};
 use crate::carry::inbox::Parcel;
 use crate::strands::arrivals::PieceError;
@@ -17,13 +19,22 @@ impl Carrier {
         if !self.arrivals.begin(number).map_err(|e| e.to_string())? {
             return Ok(());
         }
-        self.arrived_region(region)?;
+        // A guest is told before the message can be whole: it takes what it is told for a part of the reply that it waits for.
+        self.arrived_region(self.arrivals.lane_of(number), region)?;
         let whole = self.arrivals.finish(number);
         let lanes = locked(&self.lanes);
         if let Some(lane) = whole.and_then(|number| lanes.get(&number)) {
             lane.inbox.look();
         }
         Ok(())
+    }
+
+    /// Tells the guest of a region that has arrived ahead of its message, if nobody is at the lane's ring.
+    pub fn tell(&self, lane: u32, region: Region) {
+        let Some((_, sink)) = self.of_lane(lane) else { return };
+        if let Ok(mut sink) = sink.try_lock() {
+            sink.tell(region);
+        };
     }
 
     /// The next message of this lane waits for pieces.

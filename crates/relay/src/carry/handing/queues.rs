@@ -231,15 +231,14 @@ impl OutboxState {
             if bulk.regions.is_empty() && bulk.sent == 0 && lane.credit <= 0 {
                 continue;
             }
-            match bulk.leave_to_strands(number, pieces, out) {
+            let sent = match bulk.leave_to_strands(number, pieces, out) {
                 Left::Waits => continue,
-                Left::Some => return,
-                Left::Rest => {}
-            }
-            let sent = bulk.piece(number, arena, out, piece);
+                Left::Some => 0,
+                Left::Rest => bulk.piece(number, arena, out, piece),
+            };
             lane.credit -= sent as i64;
             lane.queued -= sent;
-            if bulk.regions.is_empty() && bulk.sent == bulk.message.len() {
+            if bulk.is_done() {
                 self.held -= lane.queue.pop_front().as_ref().map_or(0, Item::held);
             }
             return;

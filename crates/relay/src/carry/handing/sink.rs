@@ -2,21 +2,49 @@
 //! lane's thread, which does; [`crate::carry::inbox`] says whose turn it is. The ring's reader is a local peer, which may lie
 //! about its progress: then the ring refuses, and the lane's thread ends.
 
-use aviary_transport::{Producer, ProducerPosition};
+use aviary_transport::{AHEAD_BYTES, Producer, ProducerPosition, Region};
+use aviary_wire::{Encoder, ReplyHeader, kind};
 
 use crate::carry::inbox::Parcel;
 use crate::carry::outbox::Outbox;
+
+/// The reader is told of so many parts at a time; of one that begins elsewhere than the last one ends as a part of its own.
+const MOST_TOLD: usize = 8;
 
 pub struct Sink {
     lane: u32,
     ring: Producer,
     /// Bytes that were delivered without granting credit for them.
     delivered: usize,
+    /// Parts of the arena that are there, and of which the reader was not told.
+    arrived: Vec<Region>,
 }
 
 impl Sink {
     pub fn new(lane: u32, ring: Producer, delivered: usize) -> Self {
-        Sink { lane, ring, delivered }
+        Sink { lane, ring, delivered, arrived: Vec::new() }
+    }
+
+    /// A region is there, ahead of its message. Tells a guest of it, when that is worth waking it. What finds no room is not
+    /// told: the message says the same.
+    pub fn tell(&mut self, region: Region) {
+        let full = self.arrived.len() >= MOST_TOLD;
+        let last = self.arrived.last_mut().filter(|last| last.offset + last.length as u64 == region.offset);
+        match last {
+            Some(last) => last.length += region.length,
+            None if full => return,
+            None => self.arrived.push(region),
+        }
+        if self.arrived.iter().map(|part| part.length).sum::<usize>() < AHEAD_BYTES {
+            return;
+        }
+        let mut body = Encoder::new();
+        body.start();
+        for part in self.arrived.drain(..) {
+            body.word(part.offset);
+            body.word(part.length as u64);
+        }
+        let _ = self.ring.try_send(body.finish_reply(ReplyHeader { kind: kind::ARRIVED, ..ReplyHeader::default() }));
     }
 
     /// Where it is, and how many bytes were delivered without granting credit for them.
@@ -51,6 +79,7 @@ impl Sink {
                     }
                     (taken, bytes) = (taken + 1, bytes + message.len());
                 }
+                self.arrived.clear();
                 outbox.delivered(self.lane, &mut self.delivered, bytes);
                 return (!all).then(|| Parcel::Batch(batch.without(taken)));
             }
@@ -61,6 +90,8 @@ impl Sink {
     }
 
     fn grant(&mut self, parcel: &Parcel, outbox: &Outbox) {
+        // The message says it.
+        self.arrived.clear();
         let bytes = match parcel {
             Parcel::Message(message) => message.len(),
             Parcel::Batch(batch) => batch.messages().map(<[u8]>::len).sum(),
