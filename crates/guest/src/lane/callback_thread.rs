@@ -46,7 +46,7 @@ fn start(connection: &'static Connection) -> Result<(), Lost> {
     let threads = || std::thread::Builder::new().name("aviary-callback".into());
     let mut started = threads().spawn(serve).map(drop);
     // A lane over a socket reports the peer's death itself.
-    if started.is_ok() && !connection.memory.arena.mirrored() {
+    if started.is_ok() && !connection.memory.arena.streamed() {
         started = connection.peer.keeper.spawn(threads().stack_size(WATCH_STACK), watch);
     }
     drop(signals);
@@ -55,7 +55,7 @@ fn start(connection: &'static Connection) -> Result<(), Lost> {
         return Err(Lost);
     }
     let end = connection.open_lane(true)?.end;
-    if !connection.memory.arena.mirrored() {
+    if !connection.memory.arena.streamed() {
         give_waker.send(end.waker()).map_err(|_| Lost)?;
     }
     give_end.send(end).map_err(|_| Lost)
