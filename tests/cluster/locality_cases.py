@@ -9,7 +9,8 @@ from pods import Pods, pod
 
 CLASS = "opencl.aviary.dev"
 MANY, LOCAL = 40, 24
-SHARE = 2
+# Shares, of which so many fit a device.
+SMALL, SHARE, FIT = 2, 14, 7
 
 
 def templates(cluster, share):
@@ -65,7 +66,7 @@ def processor_for(cluster, node, count):
 def near_of_one(cluster):
     """Of 40 pods all that fit the node with the accelerator are there, the others use it from the other node; `local` ones wait."""
     pods = Pods(cluster)
-    templates(cluster, SHARE)
+    templates(cluster, SMALL)
     cpu = processor_for(cluster, "n1", LOCAL)
     cluster.apply(*(with_template(f"near-{number}", "near", cpu=cpu) for number in range(MANY)))
     wait_until(HANG, f"{MANY} pods run", lambda: len(places(cluster, "near")) == MANY)
@@ -83,4 +84,34 @@ def near_of_one(cluster):
     pods.nothing_left()
 
 
-CASES = {"near, one accelerator": near_of_one}
+def near_of_two(cluster):
+    """With accelerators on both nodes no `near` pod has another node's while its own has room; then it has."""
+    pods = Pods(cluster)
+    cluster.nodes["n2"].kill("aviary")
+    cluster.start_daemon("n2", accelerated=True)
+    try:
+        has_opencl = lambda: any("opencl" in device["attributes"] for device in cluster.devices("n2"))  # noqa: E731
+        wait_until(HANG, "n2 has an accelerator, too", has_opencl)
+        templates(cluster, SHARE)
+        # One less on the first node: the last one of the second has room there.
+        pinned = [with_template(f"near-{node}-{number}", "near", node=node) for node, count in (("n1", FIT - 1), ("n2", FIT)) for number in range(count)]
+        cluster.apply(*pinned)
+        wait_until(HANG, "all run", lambda: len(places(cluster, "near")) == len(pinned))
+        if remote := {name: place for name, place in places(cluster, "near").items() if place[0] != place[1]}:
+            raise Wrong(f"{remote}")
+        cluster.apply(with_template("last", "near", node="n2"))
+        wait_until(HANG, "the last one runs", lambda: "last" in places(cluster, "near"))
+        if places(cluster, "near")["last"] != ("n2", "n1"):
+            raise Wrong(f"{places(cluster, 'near')}")
+        cluster.apply(with_template("bound", "local", node="n2"))
+        pods.wait_for_event("bound: FailedScheduling", "cannot allocate all claims")
+        cluster.kubectl("delete", "pods", "--all", "--now")
+        pods.nothing_left()
+    finally:
+        cluster.kubectl("delete", "resourceclaimtemplate", "--all")
+        cluster.nodes["n2"].kill("aviary")
+        cluster.start_daemon("n2")
+        wait_until(HANG, "n2 has none any more", lambda: len(cluster.devices("n2")) == 1)
+
+
+CASES = {"near, one accelerator": near_of_one, "near, two accelerators": near_of_two}
