@@ -77,23 +77,25 @@ fn pass_on(socket: std::net::TcpStream, node: &UnixStream) -> Result<(), Box<dyn
     Ok(link.send(Kind::Welcome, &welcome.to_bytes())?)
 }
 
-struct World {
+pub(super) struct World {
     cutter: Arc<Cutter>,
     guest: LaneEnd,
     arenas: [Arc<Arena>; 2],
-    carriers: [Arc<Carrier>; 2],
+    /// Relay and gateway.
+    pub carriers: [Arc<Carrier>; 2],
     /// Relay and gateway, with the reason of their end.
-    ends: [JoinHandle<std::io::Result<String>>; 2],
+    pub ends: [JoinHandle<std::io::Result<String>>; 2],
     api_server: JoinHandle<u64>,
     control: UnixStream,
     rounds: u64,
-    listener: Arc<TcpListener>,
+    pub listener: Arc<TcpListener>,
+    pub resumption: Resumption,
     _report: UnixStream,
 }
 
 impl World {
     /// A session with all its strands.
-    fn new() -> World {
+    pub fn new() -> World {
         let mut world = World::begin();
         while world.carriers.iter().any(|carrier| carrier.outbox.pieces.strands() < STRANDS) {
             world.round();
@@ -154,11 +156,23 @@ impl World {
         let guest = LaneEnd::shared(&arenas[0], LANE.0, LANE.1, Side::Guest, &liveness).unwrap();
         let open = Control { kind: control_kind::LANE_OPEN, lane: 1, offset: LANE.0, length: LANE.1 as u64, flags: 0 };
         std::io::Write::write_all(&mut &control, &open.to_bytes()).unwrap();
-        World { cutter, guest, arenas, carriers, ends, api_server, control, rounds: 0, listener, _report: node_end }
+        World {
+            cutter,
+            guest,
+            arenas,
+            carriers,
+            ends,
+            api_server,
+            control,
+            rounds: 0,
+            listener,
+            resumption,
+            _report: node_end,
+        }
     }
 
     /// Calls and two copies.
-    fn round(&mut self) {
+    pub fn round(&mut self) {
         let (round, mut answer) = (self.rounds, Vec::new());
         self.rounds += 1;
         let call = |n: u64| [(round * (SMALL + 1) + n).to_le_bytes(), [1; 8]].concat();

@@ -5,5 +5,7 @@ mod cut_tests;
 #[cfg(test)]
 mod cutter;
 pub(crate) mod handover;
+#[cfg(test)]
+mod hostile_tests;
 pub(crate) mod redial;
 pub(crate) mod resume;
