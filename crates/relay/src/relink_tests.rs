@@ -202,7 +202,7 @@ fn length(jobs: &[Job]) -> usize {
 
 #[test]
 fn small_messages_survive_a_cut_at_every_byte() {
-    let jobs = jobs(&[(10, 0), (0, 20), (300, 0), (40, 100), (7, 0)]);
+    let jobs = jobs(&[(10, 0), (1, 20), (300, 0), (40, 100), (7, 0)]);
     let whole = length(&jobs);
     assert!(whole > 800, "{whole}");
     (0..=whole).for_each(|cut| run(&jobs, &[cut]));
