@@ -1,7 +1,8 @@
-/* The devices for `aviary devices`, with their health. */
+/* The devices for `aviary devices`, with their health, and which processes have memory there, for the node. */
 #include "nvml_server.h"
 #include <aviary/server.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { VERSION_BYTES = 96 };
 
@@ -53,4 +54,32 @@ void aviary_devices(void (*tell)(void *context, const struct aviary_device *devi
                                        .memory = memory.total, .unhealthy = fault(device, result, why, sizeof why)};
         tell(context, &listed);
     }
+}
+
+/* More processes than a device has channels for. */
+enum { MOST_HOLDERS = 4096 };
+
+static void tell_holders(nvmlDevice_t device, nvmlProcessInfo_t *found,
+                         void (*tell)(void *context, const struct aviary_holder *holder), void *context) {
+    char name[SHOWN_NAME_BYTES];
+    unsigned int count = MOST_HOLDERS;
+    if (!nvml_shown_name(device, name, sizeof name)
+        || nvmlDeviceGetComputeRunningProcesses_v3(device, &count, found) != NVML_SUCCESS)
+        return;
+    tell(context, &(struct aviary_holder){.device = name});
+    for (unsigned int i = 0; i < count && i < MOST_HOLDERS; i++)
+        if (found[i].pid && found[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+            tell(context, &(struct aviary_holder){name, found[i].pid, found[i].usedGpuMemory});
+}
+
+void aviary_holders(void (*tell)(void *context, const struct aviary_holder *holder), void *context) {
+    unsigned int count = 0;
+    nvmlProcessInfo_t *found = malloc(MOST_HOLDERS * sizeof *found);
+    if (found && nvmlInit_v2() == NVML_SUCCESS && nvmlDeviceGetCount_v2(&count) == NVML_SUCCESS)
+        for (unsigned int at = 0; at < count; at++) {
+            nvmlDevice_t device = NULL;
+            if (nvmlDeviceGetHandleByIndex_v2(at, &device) == NVML_SUCCESS)
+                tell_holders(device, found, tell, context);
+        }
+    free(found);
 }

@@ -1,4 +1,4 @@
-/* The devices for `aviary devices`. TESTAPI_HEALTH of its process: `hang`, `crash`, or the name of a device that is lost. */
+/* The devices for `aviary devices`, and which processes have the memory of TESTAPI_MEMORY, for the node. TESTAPI_HEALTH of its process: `hang`, `crash`, or the name of a device that is lost. */
 #include "testapi_types.h"
 #include <aviary/server.h>
 #include <stdlib.h>
@@ -31,4 +31,27 @@ void aviary_devices(void (*tell)(void *context, const struct aviary_device *devi
     }
     struct aviary_device accelerator = {.name = "testapi accelerator", .library = "1"};
     tell(context, &accelerator);
+}
+
+/* All of that memory is of one device. */
+static const char LIMITED_DEVICE[] = "crowded";
+
+struct telling {
+    void (*tell)(void *context, const struct aviary_holder *holder);
+    void *context;
+};
+
+static void tell_holder(void *context, uint64_t process, uint64_t bytes) {
+    const struct telling *telling = context;
+    telling->tell(telling->context, &(struct aviary_holder){LIMITED_DEVICE, process, bytes});
+}
+
+void aviary_holders(void (*tell)(void *context, const struct aviary_holder *holder), void *context) {
+    void (*list)(void (*)(void *, uint64_t, uint64_t), void *) =
+        (void (*)(void (*)(void *, uint64_t, uint64_t), void *))aviary_function("ta_memory_holders");
+    struct telling telling = {tell, context};
+    if (!list || !getenv("TESTAPI_MEMORY"))
+        return;
+    tell(context, &(struct aviary_holder){.device = LIMITED_DEVICE});
+    list(tell_holder, &telling);
 }

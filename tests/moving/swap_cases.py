@@ -267,17 +267,17 @@ def thread_begins_in_place_of_one_whose_last_call_waits_for_the_memory(tools):
 class Small:
     """A node whose device "crowded" has little memory, and programs that want more of it."""
 
-    def __init__(self, tools, directory, times, keys):
+    def __init__(self, tools, directory, times, keys, device_keys, extra):
         self.tools, self.file = tools, Path(directory) / "memory"
         Path(directory).chmod(0o755)
         self.file.touch()
         self.file.chmod(0o666)
         self.config = Path(directory) / "node.toml"
         self.config.write_text(
-            f'{keys}[devices."crowded"]\nmemory = {MEMORY}\noversubscribe = {times}\n[sandbox]\ndevices = ["{self.file}"]\n',
+            f'{keys}[devices."crowded"]\nmemory = {MEMORY}\noversubscribe = {times}\n{device_keys}[sandbox]\ndevices = ["{self.file}"]\n',
             encoding="utf-8",
         )
-        self.environment = {**tools.testapi, "TESTAPI_MEMORY": f"{self.file}:{MEMORY}"}
+        self.environment = {**tools.testapi, "TESTAPI_MEMORY": f"{self.file}:{MEMORY}", **extra}
 
     def most(self):
         """Bytes that the device has had at a time, as the library counts them."""
@@ -291,15 +291,38 @@ class Small:
 
 
 @contextlib.contextmanager
-def small_device(tools, times, keys=""):
-    """`keys`: lines of node.toml before its tables."""
+def small_device(tools, times, keys="", device_keys="", **extra):
+    """`keys`: lines of node.toml before its tables; `extra`: of the environment of its API servers."""
     with tempfile.TemporaryDirectory(prefix="aviary-small-") as directory:
-        small = Small(tools, directory, times, keys)
+        small = Small(tools, directory, times, keys, device_keys, extra)
         with (
-            running(small.environment, "--config", small.config) as node,
+            running(small.environment, "--config", small.config, "--log-level", "debug") as node,
             guest_environment("testapi", small.environment, node.address) as guests,
         ):
             yield small, node, guests
+
+
+def memory_that_is_kept_against_the_report_ends_its_api_server(tools):
+    """The device's own library is asked who has memory there. What one has besides what its sessions allocate is bounded."""
+    has = BUFFERS * BYTES
+    for beside, extra in ((has - 1, {}), (has - 1, {"TESTAPI_KEEPS": "1"}), (2 * has, {"TESTAPI_KEEPS": "1"})):
+        with small_device(tools, 4.0, device_keys=f"beside = {beside}\n", **extra) as (small, node, guests):
+            program = small.start(guests, 1, 600_000_000)
+            wait_until(HANG, "it has its memory", lambda n=node: sum(all_of for _, all_of in resident(n).values()) == has)
+            swap_out(node, next(iter(resident(node))))
+            log = lambda n=node: n.log.read_text()  # noqa: E731
+            if extra and beside < has:
+                wait_until(HANG, "it is found", lambda log=log: "as its driver says" in log())
+                wait_until(HANG, "it is ended", lambda n=node: not sessions(n))
+                if f"bytes of \"crowded\", as its driver says, and may have {beside}" not in log():
+                    raise Wrong(log()[-1500:])
+            else:
+                wait_until(HANG, "it is compared", lambda log=log: "API servers have of devices was compared" in log())
+                if not sessions(node) or "as its driver says" in log():
+                    raise Wrong(log()[-1500:])
+            program.kill()
+            program.communicate()
+            nothing_is_left(node, "after a look")
 
 
 def resident(node):
@@ -398,5 +421,6 @@ ALL = {
     "swap-crowd": programs_with_more_memory_than_the_device_are_right,
     "swap-refused": allocation_beyond_what_may_be_had_is_refused_at_once,
     "swap-host-memory": host_without_room_for_both_keeps_the_one_that_waits_waiting,
+    "swap-untrue": memory_that_is_kept_against_the_report_ends_its_api_server,
     "swap-crowd-death": death_in_a_crowd_leaves_the_others_right,
 }

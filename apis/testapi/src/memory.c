@@ -24,6 +24,7 @@ static int file = -1;
 static struct uses *uses;
 static uint64_t all;
 static int me = -1;
+static bool keeps;
 
 /* A lock of one byte behind the table: number 0 guards it, and each process has one of the others while it lives. */
 static bool lock_byte(int command, int number, short type) {
@@ -32,7 +33,15 @@ static bool lock_byte(int command, int number, short type) {
     return done == 0 && (command != F_OFD_GETLK || byte.l_type == F_UNLCK);
 }
 
+/* By another lock, of which the kernel tells whose it is, wherever that process is. */
+static struct flock owner_byte(int number) {
+    off_t start = (off_t)sizeof(struct uses) + 1 + PROCESSES + number;
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+}
+
 static void open_memory(void) {
+    const char *keeping = getenv("TESTAPI_KEEPS");
+    keeps = keeping && *keeping == '1';
     const char *text = getenv("TESTAPI_MEMORY"), *end = text ? strrchr(text, ':') : NULL;
     char name[4096];
     if (!end || end == text || (size_t)(end - text) >= sizeof name)
@@ -53,6 +62,8 @@ static void open_memory(void) {
             me = number;
     if (me < 0)
         return;
+    struct flock owner = owner_byte(me);
+    fcntl(file, F_SETLK, &owner);
     uses = mapped;
     /* Of one that died. */
     uses->used[me] = 0;
@@ -111,6 +122,8 @@ void memory_end(void *at, size_t bytes) {
 }
 
 void memory_leave(void *at, size_t bytes) {
+    if (keeps)
+        return;
     if (bytes < PAGED) {
         memset(at, 0xee, bytes);
     } else {
@@ -121,6 +134,8 @@ void memory_leave(void *at, size_t bytes) {
 }
 
 bool memory_return(void *at, size_t bytes) {
+    if (keeps)
+        return true;
     if (!take((int64_t)bytes))
         return false;
     if (bytes >= PAGED && mprotect(at, bytes, PROT_READ | PROT_WRITE)) {
@@ -128,4 +143,13 @@ bool memory_return(void *at, size_t bytes) {
         return false;
     }
     return true;
+}
+
+void ta_memory_holders(void (*tell)(void *context, uint64_t process, uint64_t bytes), void *context) {
+    pthread_once(&opened, open_memory);
+    for (int number = 0; uses && number < PROCESSES; number++) {
+        struct flock owner = owner_byte(number);
+        if (number != me && fcntl(file, F_GETLK, &owner) == 0 && owner.l_type != F_UNLCK && owner.l_pid > 0)
+            tell(context, (uint64_t)owner.l_pid, uses->used[number]);
+    }
 }

@@ -3,6 +3,8 @@
 //! Each API is asked in a process of its own, which loads and starts the vendor's library: it may crash or hang, and then that is
 //! what is told.
 
+pub mod holders;
+
 use crate::apis::{self, Api};
 use crate::fpga::own_libraries;
 use crate::operate::terminal::{end_with_reader, say};
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs,
     io::{Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, Stdio},
     sync::mpsc::channel,
     time::{Duration, Instant},
@@ -51,7 +53,7 @@ pub struct DevicesCommand {
     node: WhichNode,
 }
 
-/// Lists the devices of one module's API. Started by `aviary devices` only.
+/// Lists the devices of one module's API. Started by `aviary devices` and nodes only.
 #[derive(Args)]
 pub struct ListDevicesCommand {
     #[arg(value_name = "MODULE")]
@@ -59,6 +61,9 @@ pub struct ListDevicesCommand {
     /// The vendor's library.
     #[arg(value_name = "LIBRARY")]
     vendor: Option<String>,
+    /// Instead: the processes that have memory there.
+    #[arg(long)]
+    holders: bool,
 }
 
 /// A device of an API.
@@ -94,8 +99,21 @@ struct DeviceUse {
 }
 
 pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
-    let listed = aviary_server::process::devices(&command.module, command.vendor.as_deref());
-    let Some(devices) = listed.map_err(anyhow::Error::msg)? else { return Ok(ExitCode::from(LISTS_NONE)) };
+    let (module, vendor) = (&command.module, command.vendor.as_deref());
+    let told = if command.holders { holders::list_one(module, vendor) } else { devices_of(module, vendor) };
+    let Some(told) = told? else { return Ok(ExitCode::from(LISTS_NONE)) };
+    // A line of its own: the vendor's library may have printed something.
+    println!("\n{told}");
+    std::io::stdout().flush()?;
+    // A vendor's own end may wait for its threads.
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line of JSON; `None`: the API's specification lists none.
+fn devices_of(module: &Path, vendor: Option<&str>) -> anyhow::Result<Option<String>> {
+    let listed = aviary_server::process::devices(module, vendor);
+    let Some(devices) = listed.map_err(anyhow::Error::msg)? else { return Ok(None) };
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let line = |facts: &DeviceFacts| DeviceLine {
         api: String::new(),
@@ -110,12 +128,7 @@ pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
         reason: some(&facts.unhealthy),
         node: None,
     };
-    // A line of its own: the vendor's library may have printed something.
-    println!("\n{}", serde_json::to_string(&devices.iter().map(line).collect::<Vec<_>>())?);
-    std::io::stdout().flush()?;
-    // A vendor's own end may wait for its threads.
-    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Some(serde_json::to_string(&devices.iter().map(line).collect::<Vec<_>>())?))
 }
 
 /// NVML writes a domain of eight digits.
@@ -175,7 +188,7 @@ fn on_machine(apis: &[Api]) -> anyhow::Result<Vec<DeviceLine>> {
     let own = own_libraries(apis);
     let children: Vec<(&Api, Child)> = apis
         .iter()
-        .map(|api| Ok((api, ask_api(api, own.get(&api.name).map(String::as_str))?)))
+        .map(|api| Ok((api, ask_api(api, own.get(&api.name).map(String::as_str), None)?)))
         .collect::<anyhow::Result<_>>()?;
     let deadline = Instant::now() + PATIENCE;
     let mut devices = Vec::new();
@@ -188,10 +201,11 @@ fn on_machine(apis: &[Api]) -> anyhow::Result<Vec<DeviceLine>> {
     Ok(devices)
 }
 
-fn ask_api(api: &Api, vendor: Option<&str>) -> anyhow::Result<Child> {
+/// `option`: what it is asked instead of its devices.
+fn ask_api(api: &Api, vendor: Option<&str>, option: Option<&str>) -> anyhow::Result<Child> {
     let mut process = Command::new("/proc/self/exe");
     process.arg("list-devices").arg(api.directory.join("server.so"));
-    process.args(vendor);
+    process.args(vendor).args(option);
     let child = process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     child.with_context(|| format!("cannot ask for devices of {}", api.name))
 }

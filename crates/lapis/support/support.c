@@ -39,4 +39,12 @@ aviary_devices_function aviary_devices_utility(void);
 aviary_devices_function aviary_devices_utility(void) {
     return aviary_devices;
 }
+
+typedef void (*aviary_holders_function)(void (*)(void *, const struct aviary_holder *), void *);
+aviary_holders_function aviary_holders_utility(void);
+
+/* NULL: the specification defines none. */
+aviary_holders_function aviary_holders_utility(void) {
+    return aviary_holders;
+}
 #endif

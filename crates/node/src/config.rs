@@ -13,6 +13,7 @@ use crate::servers::api_server::ApiServerCommand;
 use crate::servers::cgroups::GroupSettings;
 use crate::servers::environment::{self, Passing};
 use crate::servers::sandbox_settings::SandboxSettings;
+use crate::swapping::holders::HolderLister;
 use crate::tenants::tenant::Tenants;
 use crate::upgrade::command::UpgradeCommand;
 use crate::users::server_users::UserRange;
@@ -179,6 +180,8 @@ pub struct NodeConfig {
     pub key_maker: Option<KeyMaker>,
     /// Lists the devices of the machine; `None`: the node does not say which there are.
     pub device_lister: Option<DeviceLister>,
+    /// Lists which processes have memory of devices; `None`: what API servers say about that is not checked.
+    pub holder_lister: Option<HolderLister>,
     /// For tests: where the node ends when it makes or takes back a grant.
     pub test_end_at: Option<GrantStep>,
     pub log: Level,
@@ -224,6 +227,7 @@ impl NodeConfig {
             relay: RelayCommand::own(),
             key_maker: None,
             device_lister: None,
+            holder_lister: None,
             test_end_at: None,
             log: Level::Info,
         }

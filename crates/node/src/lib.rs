@@ -65,6 +65,7 @@ pub use servers::api_server::ApiServerCommand;
 pub use servers::cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
 pub use servers::sandbox_settings::SandboxSettings;
 pub use sessions::end::{EndReport, EndRequest};
+pub use swapping::holders::{Holder, HolderLister};
 pub use swapping::request::{SwapRequest, SwapStatus};
 pub use tenants::tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants, UnknownUsers};
 pub use tenants::vendor_set::VendorSet;

@@ -234,6 +234,8 @@ struct DeviceConfig {
     memory: Option<Amount>,
     /// How many times as much they may have in all.
     oversubscribe: Option<f64>,
+    /// Bytes that an API server may have there besides what its sessions allocate.
+    beside: Option<Amount>,
 }
 
 /// `"6ms"`, `"200us"`, `"1.5s"`, `"10m"` or `"2h"`.
@@ -363,6 +365,7 @@ impl FileConfig {
             let latency = device.latency.map_or(usual.latency, |span| span.0);
             let kind = device.kind;
             let (memory, oversubscribe) = (device.memory.map(|bytes| bytes.0), thousandths(device.oversubscribe));
+            let beside = device.beside.map_or(usual.beside, |bytes| bytes.0);
             rules.push((
                 name.clone(),
                 DeviceSettings {
@@ -376,6 +379,7 @@ impl FileConfig {
                     policy,
                     memory,
                     oversubscribe,
+                    beside,
                 },
             ));
         }

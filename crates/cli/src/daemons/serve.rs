@@ -349,6 +349,7 @@ fn configure_processes(config: &mut NodeConfig, command: &ServeCommand, file: &F
     let directories: Vec<PathBuf> = command.api_dir.iter().cloned().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
     config.device_lister = Some(devices::lister(config.modules.clone()));
+    config.holder_lister = Some(devices::holders::lister(config.modules.clone()));
     config.pass_environment =
         command.pass_environment.iter().cloned().chain(file.pass_environment.iter().cloned()).collect();
     config.movable = file.movable.unwrap_or(config.movable);

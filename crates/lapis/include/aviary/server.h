@@ -166,6 +166,16 @@ struct aviary_device {
  * `unhealthy` says why. */
 __attribute__((weak)) void aviary_devices(void (*tell)(void *context, const struct aviary_device *device), void *context);
 
+/* What a process has of a device's memory, as the vendor's library says. */
+struct aviary_holder {
+    const char *device; /* under which limits of devices name it */
+    uint64_t process;   /* as the process that asks sees it; 0: none, the library tells of this device */
+    uint64_t bytes;
+};
+/* Defined by the specification if it likes: starts the vendor's library and calls `tell` once with process 0 for each device of which
+ * the library tells, and for each process with memory there. It runs in a process that has no session and ends afterwards. */
+__attribute__((weak)) void aviary_holders(void (*tell)(void *context, const struct aviary_holder *holder), void *context);
+
 #ifdef __cplusplus
 }
 #endif

@@ -177,7 +177,8 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     rejected,
 };
 aviary_server::export_module!(
-    DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility
+    DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility,
+    aviary_holders_utility
 );
 aviary_server::utility_exports!();
 unsafe extern "C" {
@@ -185,6 +186,9 @@ unsafe extern "C" {
     fn aviary_start_utility() -> Option<unsafe extern "C" fn()>;
     fn aviary_devices_utility() -> Option<
         aviary_server::connection::listing::ListFunction,
+    >;
+    fn aviary_holders_utility() -> Option<
+        aviary_server::connection::listing::HoldersFunction,
     >;
 }
 unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {

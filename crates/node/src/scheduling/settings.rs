@@ -11,6 +11,9 @@ const EXCLUSIVE_SLICE: Duration = Duration::from_millis(6);
 /// FairGV's slice for devices that can be.
 const PREEMPTIVE_SLICE: Duration = Duration::from_millis(30);
 
+/// Several contexts with much code and graphs.
+const USUAL_BESIDE: u64 = 4 << 30;
+
 /// The disciplines by their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -69,6 +72,9 @@ pub struct DeviceSettings {
     pub memory: Option<u64>,
     /// How much of it sessions may have, on it and in the host's memory, in thousandths of that.
     pub oversubscribe: u32,
+    /// Bytes that an API server may have there besides what its sessions allocate: contexts, code, graphs. One that has more after its
+    /// sessions have left is ended.
+    pub beside: u64,
 }
 
 impl Default for DeviceSettings {
@@ -84,6 +90,7 @@ impl Default for DeviceSettings {
             policy: None,
             memory: None,
             oversubscribe: 1000,
+            beside: USUAL_BESIDE,
         }
     }
 }

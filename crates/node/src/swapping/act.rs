@@ -62,6 +62,7 @@ impl Core {
         if state.swapping.watches() || is_late(&state.swapping) {
             self.swap_step(&mut state);
         }
+        self.look_at_holders(&mut state, now);
     }
 
     /// Does what is to be done now.
@@ -159,7 +160,8 @@ impl Swapping {
     pub fn next_look(&self) -> Option<Instant> {
         let now = monotonic();
         let watch = self.watches().then(|| now.saturating_add(WATCH));
-        let at = self.residency.next_look(now).into_iter().chain(self.next_late_giver()).chain(watch).min()?;
+        let at = self.residency.next_look(now).into_iter().chain(self.next_late_giver()).chain(watch);
+        let at = at.chain(self.holders.next_look(now)).min()?;
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
 }

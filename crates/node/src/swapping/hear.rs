@@ -61,6 +61,9 @@ impl Core {
                 if swapped.is_none_or(|swapped| swapped.attempt != attempt) {
                     return Err(Lie::NoSuchSwap(session));
                 }
+                if matches!(report, SwapReport::Evicted { .. }) {
+                    state.swapping.holders.want(now);
+                }
                 let is_unheard = matches!(report, SwapReport::Stays { kept: u64::MAX, .. });
                 self.hear_answer(state, session, report)?;
                 self.settle_swap(state, server, session);

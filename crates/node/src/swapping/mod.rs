@@ -6,12 +6,14 @@
 
 mod act;
 mod hear;
+pub(crate) mod holders;
 mod keep;
 mod prepare;
 pub(crate) mod request;
 
 use crate::scheduling::rules::Rules;
 use aviary_schedule::residency::{DeviceMemory, Patience, Place, Residency};
+use holders::Holders;
 use request::SwapStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +92,7 @@ pub(crate) struct Swapping {
     unused: Vec<usize>,
     sessions: BTreeMap<u64, Swapped>,
     last_attempt: u64,
+    holders: Holders,
 }
 
 impl Default for Swapping {
@@ -100,6 +103,7 @@ impl Default for Swapping {
             unused: Vec::new(),
             sessions: BTreeMap::new(),
             last_attempt: 0,
+            holders: Holders::default(),
         }
     }
 }

@@ -29,6 +29,11 @@ impl CoreState {
     }
 }
 
+/// True for a process that lives, and is one of these or was started by one.
+pub fn is_started_by(process: u32, known: &HashSet<u32>) -> bool {
+    lineage(process).is_some() && descends(process, known, lineage)
+}
+
 /// Whom a process belongs to.
 #[derive(Debug, Clone, Copy)]
 struct Lineage {

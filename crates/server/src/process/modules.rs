@@ -1,17 +1,20 @@
 //! Modules of APIs: found in the node's directories, loaded once per process.
 
+mod listed;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aviary_control::is_api_name;
 use aviary_wire::attach::welcome_status;
 
-use crate::connection::listing::{LIST, ListEntry, ListedDevice};
 use crate::connection::module::{ABI_VERSION, ENTRY, ModuleAbi};
 use crate::connection::refusal::AttachRefusal;
 use crate::session::vendor::try_loading;
+
+pub use listed::{DeviceFacts, HolderFacts, devices, holders};
 
 /// The folder beside a module with those of earlier builds, by the hashes of their specifications.
 const KEPT: &str = "modules";
@@ -82,67 +85,6 @@ fn modules(directory: &Path) -> Vec<PathBuf> {
         entries.map(|entry| entry.path().join("server.so")).filter(|path| path.is_file()).collect();
     found.sort();
     found
-}
-
-/// A device, as its API's specification lists it. Empty texts and 0 are unknown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DeviceFacts {
-    pub name: String,
-    pub uuid: String,
-    pub driver: String,
-    pub library: String,
-    pub pci: String,
-    /// Bytes.
-    pub memory: u64,
-    /// Empty: nothing is known to be wrong.
-    pub unhealthy: String,
-}
-
-unsafe extern "C" fn take_device(context: *mut c_void, device: *const ListedDevice) {
-    // SAFETY: `devices` passes its list, and no other thread has it; the module a device.
-    let (list, device) = unsafe { (&mut *context.cast::<Vec<DeviceFacts>>(), &*device) };
-    let text = |text: *const c_char| {
-        if text.is_null() {
-            return String::new();
-        }
-        // SAFETY: the module's texts end with NUL and are valid during the call.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-    };
-    list.push(DeviceFacts {
-        name: text(device.name),
-        uuid: text(device.uuid),
-        driver: text(device.driver),
-        library: text(device.library),
-        pci: text(device.pci),
-        memory: device.memory,
-        unhealthy: text(device.unhealthy),
-    });
-}
-
-/// The devices of a module's API. For a process that does nothing else: the vendor's library is started, and may misbehave. `vendor`:
-/// its file, instead of where the linker finds its name. `None`: the specification lists none.
-///
-/// # Errors
-/// The module or the vendor's library cannot be used.
-pub fn devices(module: &Path, vendor: Option<&str>) -> Result<Option<Vec<DeviceFacts>>, String> {
-    open(module).map_err(|refusal| refusal.whole())?;
-    let vendor =
-        vendor.map(CString::new).transpose().map_err(|_| "the library's path contains a NUL byte".to_owned())?;
-    // SAFETY: a live library handle, as the module was opened above, and a NUL-terminated name.
-    let entry = unsafe { libc::dlsym(handle(module), LIST.as_ptr()) };
-    if entry.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: a symbol of this name has this type in every version.
-    let entry: ListEntry = unsafe { std::mem::transmute(entry) };
-    let mut list: Vec<DeviceFacts> = Vec::new();
-    let library = vendor.as_ref().map_or(std::ptr::null(), |path| path.as_ptr());
-    // SAFETY: a text that lives until the call ends, and the list that `take_device` expects.
-    let lists = unsafe { entry(library, take_device, (&raw mut list).cast()) } != 0;
-    match list.iter().find(|device| device.name.is_empty()) {
-        Some(none) => Err(none.unhealthy.clone()),
-        None => Ok(lists.then_some(list)),
-    }
 }
 
 /// NULL if it cannot be loaded.

@@ -1,0 +1,63 @@
+//! Which processes have memory of devices, as vendors' libraries say: for a node that does not believe its API servers.
+//!
+//! Asked in processes of their own, as devices are.
+
+use super::{LISTS_NONE, PATIENCE, ask_api, reader};
+use crate::apis::{self, Api};
+use aviary_node::{Holder, HolderLister};
+use aviary_server::process::{self, HolderFacts};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+pub(super) const OPTION: &str = "--holders";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct HolderLine {
+    device: String,
+    process: u64,
+    bytes: u64,
+}
+
+/// What one module's API tells: a line of JSON.
+pub(super) fn list_one(module: &Path, vendor: Option<&str>) -> anyhow::Result<Option<String>> {
+    let line = |HolderFacts { device, process, bytes }| HolderLine { device, process, bytes };
+    let Some(holders) = process::holders(module, vendor).map_err(anyhow::Error::msg)? else { return Ok(None) };
+    Ok(Some(serde_json::to_string(&holders.into_iter().map(line).collect::<Vec<_>>())?))
+}
+
+/// Asks the APIs of these folders that tell: after the first time only those.
+pub fn lister(search: Vec<PathBuf>) -> HolderLister {
+    let telling: Mutex<Option<Vec<Api>>> = Mutex::new(None);
+    HolderLister::new(move || {
+        let mut telling = telling.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = telling.take().unwrap_or_else(|| apis::all(&search).map(|all| all.into_values().collect()).unwrap_or_default());
+        let (mut holders, mut tell) = (Vec::new(), Vec::new());
+        for api in asked {
+            let Some(told) = ask(&api) else { continue };
+            let known = told.into_iter().filter_map(|HolderLine { device, process, bytes }| {
+                Some(Holder { device, process: u32::try_from(process).ok()?, bytes })
+            });
+            holders.extend(known);
+            tell.push(api);
+        }
+        *telling = Some(tell);
+        holders
+    })
+}
+
+/// `None`: the API's specification tells nobody.
+fn ask(api: &Api) -> Option<Vec<HolderLine>> {
+    let mut child = ask_api(api, None, Some(OPTION)).ok()?;
+    let out = reader(child.stdout.take());
+    let errors = reader(child.stderr.take());
+    let text = out.recv_timeout(PATIENCE).unwrap_or_default();
+    let _ = child.kill();
+    let status = child.wait();
+    drop(errors);
+    if status.is_ok_and(|status| status.code() == Some(LISTS_NONE.into())) {
+        return None;
+    }
+    let told = String::from_utf8_lossy(&text);
+    Some(told.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default())
+}
