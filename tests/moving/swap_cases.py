@@ -357,6 +357,8 @@ def programs_with_more_memory_than_the_device_are_right(tools):
         nothing_is_left(node, "after a crowd")
         if host_swap(node) != (0, 0) or "its API server ended: signal" in log:
             raise Wrong(f"{host_swap(node)}: {log[-1500:]}")
+        if "comes in while others still leave" not in log:
+            raise Wrong("no exchange of memory was overlapped")
         tools.figures.append({"case": "crowd", "looks": looks})
 
 

@@ -95,18 +95,21 @@ struct bringing {
     int device;
     /* Parts of the list that were made, or were there. */
     size_t made;
+    /* Of parts that were made, and of the one that is being made. */
+    uint64_t bytes;
 };
 
 static CUresult part_comes(void *data, size_t part) {
     struct bringing *bringing = data;
-    CUresult status = returns(&evicted[bringing->device].list[part]);
+    bringing->bytes += evicted[bringing->device].list[part].bytes;
+    CUresult status = aviary_may_return(bringing->bytes) ? returns(&evicted[bringing->device].list[part]) : CUDA_ERROR_OUT_OF_MEMORY;
     bringing->made = status == CUDA_SUCCESS ? part + 1 : bringing->made;
     return status;
 }
 
 /* Makes memory for all that is out, and copies the content there. On failure all of it is out, as before. */
 static CUresult bring_back(int device, const void *from) {
-    struct bringing bringing = {device, 0};
+    struct bringing bringing = {device, 0, 0};
     CUresult status = cuda_copy_in(evicted[device].parts, evicted[device].count, from, part_comes, &bringing);
     if (status != CUDA_SUCCESS) {
         aviary_log("device memory does not return yet: the driver answers %d after %zu of %zu pieces", (int)status, bringing.made,
@@ -117,15 +120,19 @@ static CUresult bring_back(int device, const void *from) {
     return status;
 }
 
-/* The first piece that was copied is hashed by the processor, too; 0: the device cannot hash. */
-static int hashes_are_right(int device, const struct cuda_hash *hashes, const unsigned char *same, const char *host) {
+/* The first piece that differs is copied, and hashed by the processor, too; 0: the device cannot hash. */
+static int hashes_are_right(int device, const struct cuda_hash *hashes, const unsigned char *same, char *host) {
     size_t number = 0;
     for (size_t i = 0; i < evicted[device].count; i++)
         for (uint64_t at = 0; at < evicted[device].parts[i].bytes; at += CUDA_PIECE_BYTES, number++) {
             uint64_t left = evicted[device].parts[i].bytes - at;
             size_t bytes = left < CUDA_PIECE_BYTES ? (size_t)left : CUDA_PIECE_BYTES;
-            if (!same || !same[number])
-                return cuda_hash_is_right(&hashes[number], host, bytes);
+            if (!same || !same[number]) {
+                struct cuda_moved_part piece = evicted[device].parts[i];
+                piece.pointer += at;
+                piece.bytes = bytes;
+                return cuda_copy_out(&piece, 1, host, NULL) == CUDA_SUCCESS && cuda_hash_is_right(&hashes[number], host, bytes);
+            }
             host += bytes;
         }
     return 1;
@@ -146,56 +153,101 @@ static void remember(int device, struct cuda_hash *hashes) {
     before[device].hashes = hashes;
 }
 
-/* Copies all that is to leave, but what the host has already. */
-static CUresult copy_out(int device, CUcontext context, char *to) {
+/* What has been found about what is to leave. */
+struct leaving {
+    /* NULL: nothing is known. */
+    struct cuda_hash *hashes;
+    /* By piece: the host has it already. NULL: it has none. */
+    unsigned char *same;
+};
+
+static struct leaving compare(int device, CUcontext context, char *to) {
     size_t count = evicted[device].count, kept = aviary_keeps(to);
-    struct cuda_hash *hashes = cuda_hash_parts(context, evicted[device].parts, count);
-    struct cuda_hashed now = {evicted[device].parts, count, hashes};
-    int has_earlier = kept && kept == cuda_bytes_of_parts(before[device].parts, before[device].count);
-    unsigned char *same = has_earlier ? cuda_pieces_unchanged(&now, &before[device]) : NULL;
-    CUresult status = cuda_copy_out(evicted[device].parts, count, to, same);
-    if (status == CUDA_SUCCESS && hashes && !hashes_are_right(device, hashes, same, to)) {
+    struct leaving found = {cuda_hash_parts(context, evicted[device].parts, count), NULL};
+    struct cuda_hashed now = {evicted[device].parts, count, found.hashes};
+    if (kept && kept == cuda_bytes_of_parts(before[device].parts, before[device].count))
+        found.same = cuda_pieces_unchanged(&now, &before[device]);
+    if (found.hashes && !hashes_are_right(device, found.hashes, found.same, to)) {
         aviary_log("the device hashes memory wrongly: all of it is copied");
-        status = cuda_copy_out(evicted[device].parts, count, to, NULL);
-        free(hashes);
-        hashes = NULL;
-    } else if (status == CUDA_SUCCESS && same) {
-        aviary_unchanged(cuda_bytes_of_same(evicted[device].parts, count, same));
+        free(found.hashes);
+        free(found.same);
+        return (struct leaving){NULL, NULL};
     }
-    free(same);
-    if (status != CUDA_SUCCESS) {
-        free(hashes);
-        hashes = NULL;
-    }
-    remember(device, hashes);
-    cuda_tell_copy_buffers();
-    return status;
+    if (found.same)
+        aviary_unchanged(cuda_bytes_of_same(evicted[device].parts, count, found.same));
+    return found;
 }
 
-/* 0: all of it is gone from the device, but what the driver neither took back nor let return. Else: nothing has changed. */
+static uint64_t pieces_of(const struct cuda_moved_part *part) {
+    return (part->bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES;
+}
+
+/* Gives a part back to the device. Answers the bytes that have left. */
+static uint64_t leave_part(int device, size_t part) {
+    CUresult status = leaves(&evicted[device].list[part]);
+    evicted[device].parts[part].is_there = status != CUDA_SUCCESS;
+    if (status == CUDA_SUCCESS)
+        return evicted[device].parts[part].bytes;
+    aviary_log("%zu bytes at %#llx stay on the device: the driver answers %d", (size_t)evicted[device].parts[part].bytes,
+               (unsigned long long)evicted[device].parts[part].pointer, (int)status);
+    return 0;
+}
+
+/* Parts are copied together until there are so many bytes: threads and the first and last copy of each cost the same for any number. */
+static const uint64_t STEP_BYTES = (uint64_t)512 << 20;
+
+/* Copies parts, but what the host has already, and gives them back, some at a time: others may have their place then. One whose copy
+ * fails stays, with all that follow. Answers the bytes that have left. */
+static uint64_t leave_in_steps(int device, char *to, const unsigned char *same) {
+    struct cuda_moved_part *parts = evicted[device].parts;
+    size_t count = evicted[device].count, first = 0;
+    uint64_t left = 0;
+    CUresult status = CUDA_SUCCESS;
+    while (first < count && status == CUDA_SUCCESS) {
+        uint64_t bytes = 0, pieces = 0;
+        size_t end = first;
+        for (; end < count && bytes < STEP_BYTES; end++) {
+            bytes += parts[end].bytes;
+            pieces += pieces_of(&parts[end]);
+        }
+        status = cuda_copy_out(parts + first, end - first, to, same);
+        for (size_t i = first; i < end && status == CUDA_SUCCESS; i++)
+            left += leave_part(device, i);
+        if (left && status == CUDA_SUCCESS)
+            aviary_left(left);
+        first = status == CUDA_SUCCESS ? end : first;
+        to += bytes;
+        same = same ? same + pieces : NULL;
+    }
+    if (first < count)
+        aviary_log("%zu of %zu pieces stay on the device: copies fail with %d", count - first, count, (int)status);
+    for (size_t i = first; i < count; i++)
+        parts[i].is_there = 1;
+    return left;
+}
+
+/* 0: all of it is gone from the device, but what the driver did not take back or copy. Else: nothing has changed. */
 int cuda_evict(CUcontext context, void *to, size_t bytes) {
-    int device = device_of(context), stayed = 0;
+    int device = device_of(context);
     if (device < 0 || evicted[device].list)
         return 1;
-    if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes
-        || copy_out(device, context, to) != CUDA_SUCCESS) {
+    if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes) {
         forget(device);
         return 1;
     }
-    for (size_t i = 0; i < evicted[device].count; i++) {
-        CUresult status = leaves(&evicted[device].list[i]);
-        evicted[device].parts[i].is_there = status != CUDA_SUCCESS;
-        stayed |= status != CUDA_SUCCESS;
-        if (status != CUDA_SUCCESS)
-            aviary_log("%zu bytes at %#llx stay on the device: the driver answers %d", (size_t)evicted[device].parts[i].bytes,
-                       (unsigned long long)evicted[device].parts[i].pointer, (int)status);
+    struct leaving found = compare(device, context, to);
+    uint64_t left = leave_in_steps(device, to, found.same);
+    free(found.same);
+    /* Of what has stayed the host has no copy. */
+    if (left != bytes) {
+        free(found.hashes);
+        found.hashes = NULL;
     }
-    /* Others are given what has left: all of it, or nothing. */
-    if (stayed && bring_back(device, to) == CUDA_SUCCESS) {
+    remember(device, found.hashes);
+    cuda_tell_copy_buffers();
+    if (!left && bytes)
         forget(device);
-        return 1;
-    }
-    return 0;
+    return !left && bytes;
 }
 
 /* 0: it is there, with the content. Else: it is out, as before. */

@@ -53,7 +53,7 @@ pub struct DevicesCommand {
     node: WhichNode,
 }
 
-/// Lists the devices of one module's API. Started by `aviary devices` and nodes only.
+/// Lists the devices of one module's API, or the processes that have memory there. Started by `aviary devices` and nodes only.
 #[derive(Args)]
 pub struct ListDevicesCommand {
     #[arg(value_name = "MODULE")]
@@ -61,9 +61,6 @@ pub struct ListDevicesCommand {
     /// The vendor's library.
     #[arg(value_name = "LIBRARY")]
     vendor: Option<String>,
-    /// Instead: the processes that have memory there.
-    #[arg(long)]
-    holders: bool,
 }
 
 /// A device of an API.
@@ -99,9 +96,12 @@ struct DeviceUse {
 }
 
 pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
-    let (module, vendor) = (&command.module, command.vendor.as_deref());
-    let told = if command.holders { holders::list_one(module, vendor) } else { devices_of(module, vendor) };
-    let Some(told) = told? else { return Ok(ExitCode::from(LISTS_NONE)) };
+    print_one(devices_of(&command.module, command.vendor.as_deref())?)
+}
+
+/// `None`: the API's specification lists none.
+fn print_one(told: Option<String>) -> anyhow::Result<ExitCode> {
+    let Some(told) = told else { return Ok(ExitCode::from(LISTS_NONE)) };
     // A line of its own: the vendor's library may have printed something.
     println!("\n{told}");
     std::io::stdout().flush()?;
@@ -188,7 +188,7 @@ fn on_machine(apis: &[Api]) -> anyhow::Result<Vec<DeviceLine>> {
     let own = own_libraries(apis);
     let children: Vec<(&Api, Child)> = apis
         .iter()
-        .map(|api| Ok((api, ask_api(api, own.get(&api.name).map(String::as_str), None)?)))
+        .map(|api| Ok((api, ask_api(api, "list-devices", own.get(&api.name).map(String::as_str))?)))
         .collect::<anyhow::Result<_>>()?;
     let deadline = Instant::now() + PATIENCE;
     let mut devices = Vec::new();
@@ -201,11 +201,11 @@ fn on_machine(apis: &[Api]) -> anyhow::Result<Vec<DeviceLine>> {
     Ok(devices)
 }
 
-/// `option`: what it is asked instead of its devices.
-fn ask_api(api: &Api, vendor: Option<&str>, option: Option<&str>) -> anyhow::Result<Child> {
+/// `command`: of this program, with a module and the vendor's library.
+fn ask_api(api: &Api, command: &str, vendor: Option<&str>) -> anyhow::Result<Child> {
     let mut process = Command::new("/proc/self/exe");
-    process.arg("list-devices").arg(api.directory.join("server.so"));
-    process.args(vendor).args(option);
+    process.arg(command).arg(api.directory.join("server.so"));
+    process.args(vendor);
     let child = process.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     child.with_context(|| format!("cannot ask for devices of {}", api.name))
 }

@@ -72,6 +72,8 @@ enum Command {
     Dial(daemons::grant_relay::DialCommand),
     #[command(name = "list-devices", hide = true)]
     ListDevices(devices::ListDevicesCommand),
+    #[command(name = "list-holders", hide = true)]
+    ListHolders(devices::ListDevicesCommand),
     #[command(hide = true)]
     Gateway(daemons::remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
@@ -148,6 +150,7 @@ fn main() -> ExitCode {
         Command::Guest(command) => guest::run(&command),
         Command::Devices(command) => devices::run(&command),
         Command::ListDevices(command) => devices::list_one(&command),
+        Command::ListHolders(command) => devices::holders::list_one(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => daemons::remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),

@@ -2,7 +2,7 @@
 
 use crate::attach::throttle::usual_rate;
 use crate::cards::{CardCommand, CardSettings};
-use crate::devices::DeviceLister;
+use crate::devices::{DeviceLister, HolderLister};
 use crate::gateways::GatewayCommand;
 use crate::grants::request::GrantStep;
 use crate::log::Level;
@@ -13,7 +13,6 @@ use crate::servers::api_server::ApiServerCommand;
 use crate::servers::cgroups::GroupSettings;
 use crate::servers::environment::{self, Passing};
 use crate::servers::sandbox_settings::SandboxSettings;
-use crate::swapping::holders::HolderLister;
 use crate::tenants::tenant::Tenants;
 use crate::upgrade::command::UpgradeCommand;
 use crate::users::server_users::UserRange;

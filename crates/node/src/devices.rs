@@ -1,7 +1,7 @@
 //! The devices that there are to give: for a program that asks at the admin socket and cannot load vendors' libraries itself.
 //!
 //! Listing them takes as long as a vendor's library needs to start. So an answer is what was listed last; an old one is
-//! listed again beside it, on a thread of its own.
+//! listed again beside it, on a thread of its own. Who has memory there is listed for the node alone (swapping/holders.rs).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -79,6 +79,36 @@ impl DeviceLister {
 impl std::fmt::Debug for DeviceLister {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("DeviceLister")
+    }
+}
+
+/// What a process has of a device's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// As accounts name it.
+    pub device: String,
+    /// As the node sees it; 0: none, and the library tells of this device.
+    pub process: u32,
+    pub bytes: u64,
+}
+
+/// Lists who has memory of which device. It may take seconds.
+#[derive(Clone)]
+pub struct HolderLister(Arc<dyn Fn() -> Vec<Holder> + Send + Sync>);
+
+impl HolderLister {
+    pub fn new(list: impl Fn() -> Vec<Holder> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(list))
+    }
+
+    pub(crate) fn list(&self) -> Vec<Holder> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for HolderLister {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HolderLister")
     }
 }
 

@@ -5,6 +5,7 @@ pub mod deferred_outputs;
 pub mod foreign;
 pub mod handed;
 pub mod memory;
+pub mod overlap;
 pub mod rooms;
 pub mod scratch;
 pub mod states;
@@ -16,6 +17,7 @@ use deferred_outputs::DeferredOutputs;
 use foreign::ForeignTable;
 use handed::Handed;
 use memory::SessionMemory;
+use overlap::Overlap;
 
 /// The tables of one session.
 pub struct Tables {
@@ -25,6 +27,7 @@ pub struct Tables {
     pub handed: Handed,
     pub contents: Contents,
     pub kept: KeptPlaces,
+    pub overlap: Overlap,
 }
 
 impl Tables {
@@ -37,6 +40,7 @@ impl Tables {
             handed: Handed::default(),
             contents: Contents::default(),
             kept: KeptPlaces::default(),
+            overlap: Overlap::default(),
         }
     }
 }

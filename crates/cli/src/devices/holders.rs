@@ -2,15 +2,14 @@
 //!
 //! Asked in processes of their own, as devices are.
 
-use super::{LISTS_NONE, PATIENCE, ask_api, reader};
+use super::{LISTS_NONE, ListDevicesCommand, PATIENCE, ask_api, print_one, reader};
 use crate::apis::{self, Api};
 use aviary_node::{Holder, HolderLister};
 use aviary_server::process::{self, HolderFacts};
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
-
-pub(super) const OPTION: &str = "--holders";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct HolderLine {
@@ -19,11 +18,11 @@ struct HolderLine {
     bytes: u64,
 }
 
-/// What one module's API tells: a line of JSON.
-pub(super) fn list_one(module: &Path, vendor: Option<&str>) -> anyhow::Result<Option<String>> {
+pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
     let line = |HolderFacts { device, process, bytes }| HolderLine { device, process, bytes };
-    let Some(holders) = process::holders(module, vendor).map_err(anyhow::Error::msg)? else { return Ok(None) };
-    Ok(Some(serde_json::to_string(&holders.into_iter().map(line).collect::<Vec<_>>())?))
+    let told = process::holders(&command.module, command.vendor.as_deref()).map_err(anyhow::Error::msg)?;
+    let told = told.map(|holders| holders.into_iter().map(line).collect::<Vec<_>>());
+    print_one(told.map(|lines| serde_json::to_string(&lines)).transpose()?)
 }
 
 /// Asks the APIs of these folders that tell: after the first time only those.
@@ -31,7 +30,9 @@ pub fn lister(search: Vec<PathBuf>) -> HolderLister {
     let telling: Mutex<Option<Vec<Api>>> = Mutex::new(None);
     HolderLister::new(move || {
         let mut telling = telling.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = telling.take().unwrap_or_else(|| apis::all(&search).map(|all| all.into_values().collect()).unwrap_or_default());
+        let asked = telling
+            .take()
+            .unwrap_or_else(|| apis::all(&search).map(|all| all.into_values().collect()).unwrap_or_default());
         let (mut holders, mut tell) = (Vec::new(), Vec::new());
         for api in asked {
             let Some(told) = ask(&api) else { continue };
@@ -48,7 +49,7 @@ pub fn lister(search: Vec<PathBuf>) -> HolderLister {
 
 /// `None`: the API's specification tells nobody.
 fn ask(api: &Api) -> Option<Vec<HolderLine>> {
-    let mut child = ask_api(api, None, Some(OPTION)).ok()?;
+    let mut child = ask_api(api, "list-holders", None).ok()?;
     let out = reader(child.stdout.take());
     let errors = reader(child.stderr.take());
     let text = out.recv_timeout(PATIENCE).unwrap_or_default();

@@ -24,6 +24,15 @@ pub enum SwapOrder {
     Return {
         /// As in `Evict`.
         attempt: u64,
+        /// Bytes of shared devices that may be there again by now; `None`: all that had left.
+        #[serde(default)]
+        credit: Option<u64>,
+    },
+    /// More of what had left may be there again: so many bytes in all.
+    Credit {
+        /// That of `Return`.
+        attempt: u64,
+        bytes: u64,
     },
     /// The answer to `SwapReport::Room`.
     Room { request: u64, granted: bool },
@@ -40,6 +49,13 @@ pub enum SwapOrder {
 pub enum SwapReport {
     /// Once, as the session begins: there are objects in its API whose memory can leave, and the module knows the orders.
     Able,
+    /// Some of the memory has left, and does not return before `Return`: others may have its place.
+    Leaving {
+        /// That of the order.
+        attempt: u64,
+        /// By device: what has left up to now.
+        freed: BTreeMap<String, u64>,
+    },
     /// The memory has left; the session begins no call.
     Evicted {
         /// That of the order.

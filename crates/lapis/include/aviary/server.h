@@ -90,6 +90,12 @@ int aviary_make_room(const char *device, uint64_t bytes);
 size_t aviary_keeps(const void *memory);
 /* In `out`: so many of these bytes were not copied, as they are the same. For people. */
 void aviary_unchanged(uint64_t bytes);
+/* In `out`, of an object of a type with DEVICE, on any thread: so many of these bytes have left its device, up to now, and stay out until
+ * `in`, whatever comes: others may have their place at once. What has not left when `out` answers stays, if there was any such call. */
+void aviary_left(uint64_t bytes);
+/* In `in`, of an object of a type with DEVICE, on any thread: waits until so many of these bytes may be on its device, as others may
+ * still be leaving. 0: they may not any more. Memory is made only after this. */
+int aviary_may_return(uint64_t bytes);
 /* In `out` and `in`: so much of the host's memory is kept for copies until the next time. It is charged with the session's, and
  * `give_back`, which is called while no call is under way, gives all of it back where there is no room for it. 0 and NULL: there
  * is none any more. */

@@ -102,7 +102,18 @@ impl Core {
             },
             Order::Return { session } => {
                 let attempt = state.swapping.next_attempt(session);
-                self.tell_swap(state, session, SwapOrder::Return { attempt });
+                let credit = state.swapping.residency.credit(session);
+                if let Some(bytes) = credit {
+                    self.log.debug(format_args!(
+                        "session {session}: comes in while others still leave: {bytes} bytes first"
+                    ));
+                }
+                self.tell_swap(state, session, SwapOrder::Return { attempt, credit });
+            }
+            Order::Credit { session } => {
+                let attempt = state.swapping.sessions.get(&session).map_or(0, |swapped| swapped.attempt);
+                let bytes = state.swapping.residency.credit(session).unwrap_or(u64::MAX);
+                self.tell_swap(state, session, SwapOrder::Credit { attempt, bytes });
             }
             Order::Grant { session, request } => {
                 self.tell_swap(state, session, SwapOrder::Room { request, granted: true });

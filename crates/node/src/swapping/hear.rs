@@ -34,15 +34,7 @@ impl Core {
                 state.swapping.enter(session, server, &tenant, now);
                 self.hear_need(state, session, request, (&device, bytes))?;
             }
-            SwapReport::Surplus { device, bytes } => {
-                if let Some(number) = state.swapping.devices.get(&device).map(|known| known.number) {
-                    let given = state.swapping.residency.give_back(session, number, bytes);
-                    given.map_err(|Impossible| Lie::NoSuchSwap(session))?;
-                    let held = state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes);
-                    let held = held.fold(0, u64::saturating_add);
-                    self.let_keep(state, session, held, now);
-                }
-            }
+            SwapReport::Surplus { device, bytes } => self.hear_surplus(state, session, &device, bytes)?,
             SwapReport::Kept { bytes } => {
                 state.swapping.sessions.entry(session).and_modify(|swapped| {
                     (swapped.kept, swapped.giving) = (swapped.kept.min(bytes), None);
@@ -53,6 +45,7 @@ impl Core {
             SwapReport::Able => {
                 state.registry.sessions.entry(session).and_modify(|known| known.swaps = true);
             }
+            SwapReport::Leaving { attempt, freed } => state.swapping.hear_leaving(session, attempt, freed)?,
             SwapReport::Called => state.swapping.residency.want(session, now),
             SwapReport::Evicted { attempt, .. }
             | SwapReport::Returned { attempt, .. }
@@ -60,9 +53,6 @@ impl Core {
                 let swapped = state.swapping.sessions.get(&session);
                 if swapped.is_none_or(|swapped| swapped.attempt != attempt) {
                     return Err(Lie::NoSuchSwap(session));
-                }
-                if matches!(report, SwapReport::Evicted { .. }) {
-                    state.swapping.holders.want(now);
                 }
                 let is_unheard = matches!(report, SwapReport::Stays { kept: u64::MAX, .. });
                 self.hear_answer(state, session, report)?;
@@ -93,6 +83,16 @@ impl Core {
         };
         let asked = state.swapping.residency.ask(session, request, (number, bytes), monotonic());
         asked.map_err(|Impossible| Lie::NoSuchSwap(session))
+    }
+
+    /// The session has less of a device than it was granted.
+    fn hear_surplus(&self, state: &mut CoreState, session: u64, device: &str, bytes: u64) -> Result<(), Lie> {
+        let Some(number) = state.swapping.devices.get(device).map(|known| known.number) else { return Ok(()) };
+        let given = state.swapping.residency.give_back(session, number, bytes);
+        given.map_err(|Impossible| Lie::NoSuchSwap(session))?;
+        let held = state.swapping.residency.held(session).into_iter().map(|(_, bytes)| bytes);
+        self.let_keep(state, session, held.fold(0, u64::saturating_add), monotonic());
+        Ok(())
     }
 
     /// The vendor's library does not have what was granted.
@@ -156,7 +156,9 @@ impl Core {
             }
             _ => Err(Impossible),
         };
-        possible.map_err(|Impossible| lie)
+        possible.map_err(|Impossible| lie)?;
+        state.swapping.list_holders(session, now);
+        Ok(())
     }
 
     /// Charges an API server with the host memory of its sessions that are out. One that has no room any more, as its tenant's
@@ -185,6 +187,22 @@ impl Core {
         state.swapping.residency.retire(session);
         self.settle_swap(state, server, session);
         self.swap_step(state);
+    }
+}
+
+impl Swapping {
+    /// If the session says that its memory has left: who really has memory there is to be listed.
+    fn list_holders(&mut self, session: u64, now: u64) {
+        if self.residency.place(session) == Some(Place::Out) {
+            self.holders.want(now);
+        }
+    }
+
+    /// Some of a session's memory has left.
+    fn hear_leaving(&mut self, session: u64, attempt: u64, freed: BTreeMap<String, u64>) -> Result<(), Lie> {
+        let is_last = self.sessions.get(&session).is_some_and(|swapped| swapped.attempt == attempt);
+        let heard = self.residency.leaving(session, &numbered(&self.devices, freed));
+        heard.ok().filter(|()| is_last).ok_or(Lie::NoSuchSwap(session))
     }
 }
 

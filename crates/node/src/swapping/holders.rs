@@ -5,11 +5,8 @@
 //! after a session has left, and judged when it is there. A process may have more than what its sessions allocate (`beside`: contexts,
 //! code, graphs), so one that lies can keep so much.
 
+use crate::devices::Holder;
 use crate::log::Log;
-use crate::node::{Core, CoreState};
-use crate::sessions::end::end_server;
-use crate::users::descent::is_started_by;
-use aviary_schedule::residency::Place;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,116 +15,98 @@ const GAP: u64 = 5_000_000_000;
 /// Nanoseconds between two looks whether the list is there.
 const LOOK: u64 = 100_000_000;
 
-/// What a process has of a device's memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// As accounts name it.
-    pub device: String,
-    /// As the node sees it; 0: none, and the library tells of this device.
-    pub process: u32,
-    pub bytes: u64,
-}
-
-/// Lists who has memory of which device. It may take seconds.
-#[derive(Clone)]
-pub struct HolderLister(Arc<dyn Fn() -> Vec<Holder> + Send + Sync>);
-
-impl HolderLister {
-    pub fn new(list: impl Fn() -> Vec<Holder> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(list))
-    }
-}
-
-impl std::fmt::Debug for HolderLister {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HolderLister")
-    }
-}
-
 /// An API server with sessions that are out, as the node knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Claimed {
+pub(super) struct Claimed {
     /// Those that the node has started for it.
-    processes: HashSet<u32>,
+    pub processes: HashSet<u32>,
     /// How often each of its sessions has left: none of them has been under way meanwhile if that is the same later.
-    outs: BTreeMap<u64, u64>,
+    pub outs: BTreeMap<u64, u64>,
     /// By device: the most bytes that its sessions have there.
-    most: BTreeMap<String, u64>,
+    pub most: BTreeMap<String, u64>,
 }
 
-type Answer = Arc<Mutex<Option<Vec<Holder>>>>;
+pub(super) type Answer = Arc<Mutex<Option<Vec<Holder>>>>;
 
 #[derive(Debug)]
-enum Look {
+pub(super) enum ListStage {
     /// Nothing has left since the last list; the next one not before this time.
-    Idle { next: u64 },
-    Wanted { at: u64 },
-    Running { begun: u64, claims: BTreeMap<u64, Claimed>, answer: Answer },
+    Idle {
+        next: u64,
+    },
+    Wanted {
+        at: u64,
+    },
+    Running {
+        begun: u64,
+        claims: BTreeMap<u64, Claimed>,
+        answer: Answer,
+    },
 }
 
 /// When holders are listed, and what was said about that.
 #[derive(Debug)]
 pub(super) struct Holders {
-    look: Look,
+    pub stage: ListStage,
     said_unchecked: bool,
 }
 
 impl Default for Holders {
     fn default() -> Self {
-        Holders { look: Look::Idle { next: 0 }, said_unchecked: false }
+        Holders { stage: ListStage::Idle { next: 0 }, said_unchecked: false }
     }
 }
 
 impl Holders {
     /// A session says that its memory has left.
     pub fn want(&mut self, now: u64) {
-        if let Look::Idle { next } = self.look {
-            self.look = Look::Wanted { at: next.max(now) };
+        if let ListStage::Idle { next } = self.stage {
+            self.stage = ListStage::Wanted { at: next.max(now) };
         }
     }
 
     pub fn next_look(&self, now: u64) -> Option<u64> {
-        match self.look {
-            Look::Idle { .. } => None,
-            Look::Wanted { at } => Some(at),
-            Look::Running { .. } => Some(now.saturating_add(LOOK)),
+        match self.stage {
+            ListStage::Idle { .. } => None,
+            ListStage::Wanted { at } => Some(at),
+            ListStage::Running { .. } => Some(now.saturating_add(LOOK)),
         }
     }
 
     /// True once if it is time for the next list.
-    fn is_due(&self, now: u64) -> bool {
-        matches!(self.look, Look::Wanted { at } if at <= now)
+    pub fn is_due(&self, now: u64) -> bool {
+        matches!(self.stage, ListStage::Wanted { at } if at <= now)
     }
 
     /// The list that has come, and what was claimed when it was begun.
-    fn take(&mut self) -> Option<(Vec<Holder>, BTreeMap<u64, Claimed>)> {
-        let Look::Running { begun, claims, answer } = &mut self.look else { return None };
+    pub fn take(&mut self) -> Option<(Vec<Holder>, BTreeMap<u64, Claimed>)> {
+        let ListStage::Running { begun, claims, answer } = &mut self.stage else { return None };
         let list = answer.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let (claims, next) = (std::mem::take(claims), begun.saturating_add(GAP));
-        self.look = Look::Idle { next };
+        self.stage = ListStage::Idle { next };
         Some((list, claims))
     }
 }
 
 /// An API server that has more than it says.
 #[derive(Debug, PartialEq, Eq)]
-struct Excess {
-    server: u64,
-    device: String,
-    has: u64,
-    may: u64,
+pub(super) struct KeptMemory {
+    pub server: u64,
+    pub device: String,
+    pub has: u64,
+    pub may: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Kept(Vec<Excess>),
+pub(super) enum Verdict {
+    Kept(Vec<KeptMemory>),
     /// The library tells of the devices, and of none of these processes, each of which has a context there at least.
     Blind,
 }
 
 /// `beside`: by device, what a process may have there that no session has allocated. `is_of`: whether a process is one of these, or
 /// was started by one.
-fn judge(
+pub(super) fn judge(
     list: &[Holder],
     claims: &BTreeMap<u64, Claimed>,
     beside: impl Fn(&str) -> u64,
@@ -139,13 +118,15 @@ fn judge(
         for (device, most) in claimed.most.iter().filter(|(device, _)| told.contains(device.as_str())) {
             looked = true;
             let of_device = list.iter().filter(|holder| holder.device == *device && holder.process != 0);
-            let own: Vec<u64> =
-                of_device.filter(|holder| is_of(holder.process, &claimed.processes)).map(|holder| holder.bytes).collect();
+            let own: Vec<u64> = of_device
+                .filter(|holder| is_of(holder.process, &claimed.processes))
+                .map(|holder| holder.bytes)
+                .collect();
             let has = own.iter().copied().fold(0, u64::saturating_add);
             seen |= !own.is_empty();
             let may = most.saturating_add(beside(device));
             if has > may {
-                kept.push(Excess { server: *server, device: device.clone(), has, may });
+                kept.push(KeptMemory { server: *server, device: device.clone(), has, may });
             }
         }
     }
@@ -153,7 +134,7 @@ fn judge(
 }
 
 /// What both say: API servers of which nothing was under way between.
-fn unchanged(before: BTreeMap<u64, Claimed>, now: &BTreeMap<u64, Claimed>) -> BTreeMap<u64, Claimed> {
+pub(super) fn unchanged(before: BTreeMap<u64, Claimed>, now: &BTreeMap<u64, Claimed>) -> BTreeMap<u64, Claimed> {
     let both = before.into_iter().filter_map(|(server, mut claimed)| {
         let later = now.get(&server).filter(|later| later.outs == claimed.outs)?;
         for (device, bytes) in &later.most {
@@ -165,52 +146,8 @@ fn unchanged(before: BTreeMap<u64, Claimed>, now: &BTreeMap<u64, Claimed>) -> BT
     both.collect()
 }
 
-impl Core {
-    /// Lists who has memory of devices, if a session has left, and ends API servers that have kept some.
-    pub(crate) fn look_at_holders(&self, state: &mut CoreState, now: u64) {
-        let Some(lister) = &self.config.holder_lister else { return };
-        if let Some((list, claims)) = state.swapping.holders.take() {
-            let claims = unchanged(claims, &claimed(state));
-            self.end_those_that_keep(state, &list, &claims);
-        }
-        if state.swapping.holders.is_due(now) {
-            let (claims, answer) = (claimed(state), Answer::default());
-            if claims.is_empty() {
-                state.swapping.holders.look = Look::Idle { next: 0 };
-                return;
-            }
-            state.swapping.holders.look = Look::Running { begun: now, claims, answer: answer.clone() };
-            let lister = lister.clone();
-            std::thread::spawn(move || {
-                let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (lister.0)()));
-                *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(listed.unwrap_or_default());
-            });
-        }
-    }
-
-    fn end_those_that_keep(&self, state: &mut CoreState, list: &[Holder], claims: &BTreeMap<u64, Claimed>) {
-        let rules = state.tenancy.shares.rules();
-        let beside = |device: &str| rules.of(device).map_or(u64::MAX, |settings| settings.beside);
-        let kept = match judge(list, claims, beside, is_started_by) {
-            Verdict::Kept(kept) => {
-                self.log.debug(format_args!("what {} API servers have of devices was compared with what they say", claims.len()));
-                kept
-            }
-            Verdict::Blind => return state.swapping.holders.say_unchecked(&self.log),
-        };
-        for Excess { server, device, has, may } in kept {
-            self.log.error(format_args!(
-                "the API server of sessions {:?} has {has} bytes of {device:?}, as its driver says, and may have {may} with \
-                 `beside`: what it has reported as swapped out is still there; it is ended",
-                state.registry.sessions_of(server)
-            ));
-            end_server(&mut state.registry, server);
-        }
-    }
-}
-
 impl Holders {
-    fn say_unchecked(&mut self, log: &Log) {
+    pub fn say_unchecked(&mut self, log: &Log) {
         if !std::mem::replace(&mut self.said_unchecked, true) {
             log.warn(format_args!(
                 "what API servers have of devices is not checked (the driver lists none of their processes, as in a container \
@@ -218,34 +155,6 @@ impl Holders {
             ));
         }
     }
-}
-
-/// API servers with a session that is out, and none on its way.
-fn claimed(state: &CoreState) -> BTreeMap<u64, Claimed> {
-    let swapping = &state.swapping;
-    let mut found: BTreeMap<u64, Claimed> = BTreeMap::new();
-    let mut under_way = BTreeSet::new();
-    let mut out = BTreeSet::new();
-    for (session, swapped) in &swapping.sessions {
-        match swapping.residency.place(*session) {
-            Some(place) if place.is_under_way() => _ = under_way.insert(swapped.server),
-            Some(Place::Out) => _ = out.insert(swapped.server),
-            _ => {}
-        }
-        let claimed = found.entry(swapped.server).or_default();
-        claimed.outs.insert(*session, swapped.outs);
-        for (name, device) in &swapping.devices {
-            let there = swapping.residency.resident(*session).into_iter();
-            let there = there.filter(|(number, _)| *number == device.number).map(|(_, bytes)| bytes);
-            *claimed.most.entry(name.clone()).or_default() += there.sum::<u64>();
-        }
-    }
-    found.retain(|server, claimed| {
-        let known = state.registry.servers.get(server);
-        claimed.processes = known.map(|known| known.process.processes().into_iter().collect()).unwrap_or_default();
-        known.is_some() && out.contains(server) && !under_way.contains(server)
-    });
-    found
 }
 
 #[cfg(test)]
@@ -272,7 +181,7 @@ mod tests {
         let judged = |list: &[Holder]| judge(list, &claims(&[("card", 50), ("other", 0)]), beside, is_of);
         let card = holder("card", 0, 0);
         assert_eq!(judged(&[card.clone(), holder("card", 70, 150), holder("card", 80, 900)]), Verdict::Kept(vec![]));
-        let excess = |has| Excess { server: 7, device: "card".into(), has, may: 150 };
+        let excess = |has| KeptMemory { server: 7, device: "card".into(), has, may: 150 };
         assert_eq!(judged(&[card.clone(), holder("card", 70, 151)]), Verdict::Kept(vec![excess(151)]));
         assert_eq!(judged(&[holder("card", 70, 100), holder("card", 71, 51)]), Verdict::Kept(vec![excess(151)]));
     }
@@ -304,7 +213,7 @@ mod tests {
         holders.want(3);
         assert_eq!((holders.next_look(3), holders.is_due(3)), (Some(3), true));
         let answer = Answer::default();
-        holders.look = Look::Running { begun: 3, claims: claims(&[]), answer: answer.clone() };
+        holders.stage = ListStage::Running { begun: 3, claims: claims(&[]), answer: answer.clone() };
         holders.want(4);
         assert_eq!((holders.next_look(4), holders.take()), (Some(4 + LOOK), None));
         *answer.lock().unwrap() = Some(vec![holder("card", 0, 0)]);

@@ -6,8 +6,9 @@
 
 mod act;
 mod hear;
-pub(crate) mod holders;
+mod holders;
 mod keep;
+mod look;
 mod prepare;
 pub(crate) mod request;
 

@@ -17,7 +17,8 @@ impl Residency {
     /// # Errors
     /// It is not leaving, has not so much, or has said more before.
     pub fn leaving(&mut self, session: u64, gone: &[(usize, u64)]) -> Result<(), Impossible> {
-        let member = self.members.get_mut(&session).filter(|member| member.place == Place::GoingOut).ok_or(Impossible)?;
+        let member =
+            self.members.get_mut(&session).filter(|member| member.place == Place::GoingOut).ok_or(Impossible)?;
         let mut next = member.gone.clone();
         for (device, bytes) in gone {
             let before = next.insert(*device, *bytes).unwrap_or(0);

@@ -21,10 +21,25 @@ pub struct Patience {
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    Evict { session: u64 },
-    Return { session: u64 },
-    Grant { session: u64, request: u64 },
-    Refuse { session: u64, request: u64 },
+    Evict {
+        session: u64,
+    },
+    /// As far as its credit goes.
+    Return {
+        session: u64,
+    },
+    /// It has more credit.
+    Credit {
+        session: u64,
+    },
+    Grant {
+        session: u64,
+        request: u64,
+    },
+    Refuse {
+        session: u64,
+        request: u64,
+    },
 }
 
 /// The session cannot have done that.

@@ -45,6 +45,14 @@ pub struct Resident {
     pub held: BTreeMap<usize, u64>,
     /// While it is out: what of that is still on the device.
     pub kept: BTreeMap<usize, u64>,
+    /// While it is going out: what of that has left.
+    pub gone: BTreeMap<usize, u64>,
+    /// While it is coming in: how much of what had left may be there; `None`: all of it.
+    pub credit: Option<BTreeMap<usize, u64>>,
+    /// When it was told of more the last time.
+    pub heard_at: u64,
+    /// Until then what others have copied for it is paid.
+    pub paid_until: u64,
     pub ask: Option<Ask>,
     /// By device: bytes that others must give up before it is tried again, although there seemed to be room: the vendor's library had
     /// none.
@@ -84,6 +92,10 @@ impl Resident {
             since: now,
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            credit: None,
+            heard_at: 0,
+            paid_until: 0,
             ask: None,
             short: BTreeMap::new(),
             wanted: None,
@@ -109,10 +121,18 @@ impl Resident {
 
     /// Bytes that are on the device, or may be.
     pub fn occupies(&self, device: usize) -> u64 {
-        match self.place {
-            Place::Out => self.kept.get(&device).copied().unwrap_or(0),
-            Place::In | Place::GoingOut | Place::ComingIn => self.held_on(device),
+        let of = |bytes: &BTreeMap<usize, u64>| bytes.get(&device).copied().unwrap_or(0);
+        match (self.place, &self.credit) {
+            (Place::Out, _) => of(&self.kept),
+            (Place::GoingOut, _) => self.held_on(device).saturating_sub(of(&self.gone)),
+            (Place::ComingIn, Some(credit)) => of(&self.kept).saturating_add(of(credit)).min(self.held_on(device)),
+            (Place::In | Place::ComingIn, _) => self.held_on(device),
         }
+    }
+
+    /// What of its memory is still on devices, or may be.
+    pub fn remains(&self) -> BTreeMap<usize, u64> {
+        self.held.keys().map(|device| (*device, self.occupies(*device))).collect()
     }
 
     /// Since when it waits, if it does.
@@ -123,7 +143,7 @@ impl Resident {
     /// What has to be free, by device, before it goes on.
     pub fn need(&self) -> BTreeMap<usize, u64> {
         let mut need = BTreeMap::new();
-        if self.place == Place::Out {
+        if self.place == Place::Out || self.credit.is_some() {
             need.extend(self.held.keys().map(|device| (*device, self.held_on(*device) - self.occupies(*device))));
         }
         if let Some(ask) = self.ask {

@@ -6,6 +6,7 @@
 //! for [`TURNS`] times as long as the exchange took, unless it has nothing to do for a part of that (member.rs). A session that allocates in its turn has what is free. Other free room is kept for one that
 //! waits as long as the rest may come free: a session that refused to leave a moment ago keeps it from that one alone.
 
+mod credit;
 mod entitled;
 mod interface;
 mod member;
@@ -100,9 +101,8 @@ impl Residency {
     /// The session is over, and what it has on devices stays there until it leaves.
     pub fn retire(&mut self, session: u64) {
         if let Some(member) = self.members.get_mut(&session) {
-            let there: Vec<(usize, u64)> =
-                member.held.keys().map(|device| (*device, member.occupies(*device))).collect();
-            member.held = there.into_iter().collect();
+            member.held = member.remains();
+            (member.gone, member.credit) = (BTreeMap::new(), None);
             (member.ask, member.wanted, member.leaves_for) = (None, None, None);
             member.short.clear();
             (member.place, member.turn_until) = (Place::In, u64::MAX);
@@ -124,8 +124,7 @@ impl Residency {
 
     /// By device: the bytes of a session that are on it, or may be.
     pub fn resident(&self, session: u64) -> Vec<(usize, u64)> {
-        let of = |member: &Resident| member.held.keys().map(|device| (*device, member.occupies(*device))).collect();
-        self.members.get(&session).map_or_else(Vec::new, of)
+        self.members.get(&session).map_or_else(Vec::new, |member| member.remains().into_iter().collect())
     }
 
     /// By device: the bytes of a session, wherever they are.
@@ -259,9 +258,10 @@ impl Residency {
         let took = now.saturating_sub(member.since);
         self.step(session, Step::Left, now)?;
         let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
-        (member.kept, member.not_before) = (kept, 0);
+        (member.kept, member.not_before, member.gone) = (kept, 0, BTreeMap::new());
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
             comes.pay(took);
+            comes.paid_until = now;
             comes.note_freed(freed);
         }
         Ok(())
@@ -273,8 +273,8 @@ impl Residency {
         let ordered = self.members.get(&session).map_or(now, |member| member.since);
         self.step(session, Step::Back, now)?;
         if let Some(member) = self.members.get_mut(&session) {
-            member.pay(now.saturating_sub(ordered));
-            member.wanted = None;
+            member.pay(now.saturating_sub(ordered.max(member.paid_until)));
+            (member.wanted, member.credit) = (None, None);
             if member.is_fruitless() {
                 // Nothing of it can leave: it is not asked again at once.
                 member.note_stay(now);
@@ -307,11 +307,15 @@ impl Residency {
     /// The session's memory is where it was before the last order.
     ///
     /// # Errors
-    /// It has none to answer.
+    /// It has none to answer, or some of it has left.
     pub fn stayed(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
+        if self.members.get(&session).is_some_and(|member| !member.gone.is_empty()) {
+            return Err(Impossible);
+        }
         self.step(session, Step::Stayed, now)?;
         if let Some(member) = self.members.get_mut(&session) {
             member.note_stay(now);
+            member.credit = None;
             let comes = member.leaves_for.take();
             if let Some(comes) = comes {
                 member.gave_way_for_nothing(comes);
@@ -343,7 +347,7 @@ impl Residency {
     /// When an order to this session has taken too long: a gigabyte takes a second at most.
     fn late_at(&self, member: &Resident) -> u64 {
         let copies = member.held.values().fold(0, |sum: u64, bytes| sum.saturating_add(bytes / BYTES_PER_NS));
-        member.since.saturating_add(self.patience.leave).saturating_add(copies)
+        member.since.max(member.heard_at).saturating_add(self.patience.leave).saturating_add(copies)
     }
 
     /// Sessions that have not answered in time.
@@ -381,6 +385,11 @@ impl Residency {
         waiters.sort_unstable();
         let mut room = self.room();
         let mut orders = Vec::new();
+        // What one that is coming has not come for yet is nobody else's.
+        let is_coming =
+            |(_, session): &(u64, u64)| self.members.get(session).is_some_and(|member| member.credit.is_some());
+        let (coming, waiters): (Vec<_>, Vec<_>) = waiters.into_iter().partition(is_coming);
+        coming.into_iter().for_each(|(_, session)| self.serve(session, &mut room, &mut orders, now));
         // Programs allocate piece by piece: an exchange for each would be one too many. Those in their turn have what is free.
         let grows = |session: &u64| {
             let member = self.members.get(session).filter(|member| member.grows(now));
@@ -398,7 +407,7 @@ impl Residency {
         let free = |(number, device): (usize, &DeviceMemory)| device.memory.saturating_sub(self.occupied(number));
         let mut room = Room::new(self.devices.iter().enumerate().map(free).collect());
         let leaving = self.members.values().filter(|member| member.place == Place::GoingOut);
-        leaving.for_each(|member| room.comes_free(&member.held));
+        leaving.for_each(|member| room.comes_free(&member.remains()));
         room
     }
 
@@ -409,8 +418,14 @@ impl Residency {
         if let Some(ask) = ask.filter(|ask| !self.can_fit(member, ask)) {
             return self.refuse(session, ask, orders);
         }
+        if member.credit.is_some() {
+            return self.give_credit(session, room, orders, now);
+        }
         if !place.is_under_way() && self.frees_first(session, orders, now) {
             return;
+        }
+        if place == Place::Out && ask.is_none() && not_before <= now && self.may_begin(session, &need, room) {
+            return self.begin_return(session, room, orders, now);
         }
         if !place.is_under_way() && room.has(&need) {
             match place {

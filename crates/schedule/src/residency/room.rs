@@ -16,6 +16,10 @@ impl Room {
         Room { free, coming }
     }
 
+    pub fn free_on(&self, device: usize) -> u64 {
+        self.free.get(device).copied().unwrap_or(0)
+    }
+
     pub fn comes_free(&mut self, held: &BTreeMap<usize, u64>) {
         for (device, bytes) in held {
             self.coming[*device] = self.coming[*device].saturating_add(*bytes);

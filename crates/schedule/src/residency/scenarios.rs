@@ -350,3 +350,54 @@ fn session_that_does_not_answer_is_late_and_one_that_stays_is_asked_in_growing_g
     residency.leave(1);
     assert_eq!((residency.occupied(0), residency.late(u64::MAX), residency.evict(1, 0)), (0, vec![], Err(Impossible)));
 }
+
+#[test]
+fn session_comes_while_the_one_that_makes_room_leaves() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, MS).unwrap();
+    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    has(&mut residency, 2, "b", 80);
+    residency.want(1, 10 * MS);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(11 * MS), [], "it may still stay");
+    residency.leaving(2, &[(0, 20)]).unwrap();
+    assert_eq!(residency.leaving(2, &[(0, 19)]), Err(Impossible), "less than before");
+    assert_eq!(residency.leaving(2, &[(0, 81)]), Err(Impossible), "more than it has");
+    assert_eq!(residency.leaving(1, &[(0, 1)]), Err(Impossible), "it is not leaving");
+    assert_eq!(residency.decide(12 * MS), [Order::Return { session: 1 }]);
+    assert_eq!((residency.credit(1), residency.occupied(0)), (Some(40), 100));
+    assert_eq!(residency.stayed(2, 13 * MS), Err(Impossible), "some of it has left");
+    residency.leaving(2, &[(0, 22)]).unwrap();
+    assert_eq!(residency.decide(14 * MS), [], "too little for a message");
+    residency.leaving(2, &[(0, 50)]).unwrap();
+    assert_eq!(residency.decide(15 * MS), [Order::Credit { session: 1 }]);
+    assert_eq!((residency.credit(1), residency.occupied(0)), (Some(70), 100));
+    residency.left(2, &[(0, 80)], 20 * MS).unwrap();
+    assert_eq!(residency.decide(20 * MS), [Order::Credit { session: 1 }]);
+    residency.back(1, 25 * MS).unwrap();
+    assert_eq!((residency.credit(1), residency.occupied(0)), (None, 80));
+    assert_eq!(residency.exchanged(1), 15 * MS, "both copies were under way at once");
+}
+
+#[test]
+fn room_that_one_keeps_on_its_way_others_make() {
+    let mut residency = shared(100);
+    has(&mut residency, 1, "a", 80);
+    residency.evict(1, MS).unwrap();
+    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    has(&mut residency, 2, "b", 60);
+    has(&mut residency, 3, "c", 20);
+    residency.want(1, 10 * MS);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    residency.leaving(2, &[(0, 30)]).unwrap();
+    assert_eq!(residency.decide(12 * MS), [Order::Return { session: 1 }]);
+    // A part of it stays on the device.
+    residency.left(2, &[(0, 50)], 20 * MS).unwrap();
+    assert_eq!(residency.decide(20 * MS), [Order::Evict { session: 3 }, Order::Credit { session: 1 }]);
+    assert_eq!((residency.credit(1), residency.occupied(0)), (Some(70), 100));
+    residency.left(3, &[(0, 20)], 21 * MS).unwrap();
+    assert_eq!(residency.decide(21 * MS), [Order::Credit { session: 1 }]);
+    assert_eq!((residency.credit(1), residency.occupied(0)), (Some(80), 90));
+    residency.back(1, 25 * MS).unwrap();
+}

@@ -105,6 +105,7 @@ impl Memory {
                 Order::Evict { session } => (session, Way::Drains(now + DRAIN)),
                 Order::Return { session } => (session, Way::Returns(now + self.bytes / RATE)),
                 Order::Grant { .. } | Order::Refuse { .. } => panic!("nobody asked"),
+                Order::Credit { .. } => panic!("nobody leaves in parts"),
             };
             self.exchanges += 1;
             self.ways[session as usize] = Some(way);

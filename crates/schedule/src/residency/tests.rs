@@ -11,6 +11,8 @@ const NS_PER_BYTE: u64 = 10_000;
 const MEMORY: u64 = 1000;
 /// Nobody waits for longer than this.
 const LONGEST_WAIT: u64 = 8_000 * MS;
+/// Parts in which memory leaves.
+const PARTS: u64 = 4;
 /// A session that refuses to leave is there for so long.
 const STUCK: u64 = 30_000 * MS;
 
@@ -30,6 +32,8 @@ impl Random {
 enum Event {
     /// The program does the next thing.
     Acts(u64),
+    /// One of [`PARTS`] of its memory has left.
+    LeavesOn(u64),
     HasLeft(u64),
     IsBack(u64),
     Stays(u64),
@@ -52,6 +56,10 @@ struct Program {
     /// It has a call, which waits until its memory is back.
     called: bool,
     ordered_at: u64,
+    /// While it is leaving, by device: what has left.
+    gone: [u64; 2],
+    /// While it comes as others leave: its credit.
+    credit: Option<u64>,
     /// Of its last return: when, and how long it took.
     came: Option<(u64, u64)>,
     came_for: u64,
@@ -71,6 +79,8 @@ struct Model {
     evictions: u64,
     grants: u64,
     refusals: u64,
+    /// Returns that were begun while another session was still leaving.
+    overlapped: u64,
 }
 
 impl Model {
@@ -92,6 +102,7 @@ impl Model {
             evictions: 0,
             grants: 0,
             refusals: 0,
+            overlapped: 0,
             random,
         };
         for session in 1..=2 + model.random.below(5) {
@@ -121,7 +132,10 @@ impl Model {
     /// What is on the devices in truth: memory is there from the order to return to the report that it has left.
     fn check(&mut self) {
         for (number, device) in self.devices.iter().enumerate() {
-            let there = self.programs.values().filter(|program| !program.is_out).map(|program| program.held[number]);
+            let there = self.programs.values().filter(|program| !program.is_out).map(|program| match program.credit {
+                Some(credit) => credit.min(program.held[number]),
+                None => program.held[number] - program.gone[number],
+            });
             let there: u64 = there.sum();
             assert!(there <= device.memory, "{there} bytes on device {number} at {}", self.now);
             assert_eq!(there, self.residency.occupied(number), "of the device at {}", self.now);
@@ -215,18 +229,42 @@ impl Model {
                 }
                 let bytes: u64 = program.held.iter().sum();
                 let drains = program.busy_until.saturating_sub(now);
-                match refuses {
-                    true => self.at(MS, Event::Stays(session)),
-                    false => self.at(drains + bytes * NS_PER_BYTE, Event::HasLeft(session)),
+                if refuses {
+                    return self.at(MS, Event::Stays(session));
                 }
+                for part in 1..PARTS {
+                    self.at(drains + bytes * NS_PER_BYTE * part / PARTS, Event::LeavesOn(session));
+                }
+                self.at(drains + bytes * NS_PER_BYTE, Event::HasLeft(session));
             }
             Order::Return { session } => {
                 let fails = self.random.below(30) == 0;
                 let program = self.programs.get_mut(&session).unwrap();
                 assert!(program.is_out);
                 (program.is_out, program.ordered_at) = (false, now);
+                program.credit = self.residency.credit(session);
                 let bytes: u64 = program.held.iter().sum();
-                self.at(bytes * NS_PER_BYTE, if fails { Event::Stays(session) } else { Event::IsBack(session) });
+                match program.credit {
+                    // What it has no credit for comes later.
+                    Some(credit) if !fails => {
+                        assert!(credit > 0 && credit < bytes, "{credit} of {bytes} bytes");
+                        self.overlapped += 1;
+                    }
+                    _ => {
+                        self.at(bytes * NS_PER_BYTE, if fails { Event::Stays(session) } else { Event::IsBack(session) })
+                    }
+                }
+            }
+            Order::Credit { session } => {
+                let credit = self.residency.credit(session).unwrap();
+                let program = self.programs.get_mut(&session).unwrap();
+                let before = program.credit.replace(credit).unwrap();
+                let bytes: u64 = program.held.iter().sum();
+                assert!(credit > before && credit <= bytes, "{before}, {credit} of {bytes} bytes");
+                let ends = self.events.iter().any(|Reverse((_, event))| *event == Event::Stays(session));
+                if credit == bytes && !ends {
+                    self.at((credit - before) * NS_PER_BYTE, Event::IsBack(session));
+                }
             }
             Order::Grant { session, request } => {
                 self.grants += 1;
@@ -267,6 +305,15 @@ impl Model {
                 self.programs.remove(&session);
                 self.residency.leave(session);
             }
+            Event::LeavesOn(session) if !self.programs.contains_key(&session) => {}
+            Event::LeavesOn(session) => {
+                let (program, devices) = (self.programs.get_mut(&session).unwrap(), self.devices.len());
+                for device in 0..devices {
+                    program.gone[device] += program.held[device] / PARTS;
+                }
+                let gone: Vec<(usize, u64)> = program.gone.iter().copied().enumerate().take(devices).collect();
+                self.residency.leaving(session, &gone).unwrap();
+            }
             Event::Acts(session) | Event::HasLeft(session) | Event::IsBack(session) | Event::Stays(session)
                 if !self.programs.contains_key(&session) => {}
             Event::Acts(session) => self.acts(session),
@@ -276,7 +323,7 @@ impl Model {
                     program.held.iter().copied().enumerate().take(self.devices.len()).collect();
                 let freed: Vec<(usize, u64)> = held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
                 self.residency.left(session, &freed, now).unwrap();
-                program.is_out = true;
+                (program.is_out, program.gone) = (true, [0; 2]);
                 if program.called {
                     self.residency.want(session, now);
                 }
@@ -286,7 +333,9 @@ impl Model {
                 let program = self.programs.get_mut(&session).unwrap();
                 let took = now - program.ordered_at;
                 program.came = Some((now, took));
-                program.came_for += took;
+                if program.credit.take().is_none() {
+                    program.came_for += took;
+                }
                 assert!(self.residency.exchanged(session) >= program.came_for, "nobody pays for the exchange");
                 if std::mem::take(&mut program.called) && program.asked.is_none() {
                     self.goes_on(session);
@@ -296,7 +345,7 @@ impl Model {
                 let was_coming = self.residency.place(session) == Some(Place::ComingIn);
                 self.residency.stayed(session, now).unwrap();
                 let program = self.programs.get_mut(&session).unwrap();
-                program.is_out = was_coming;
+                (program.is_out, program.credit) = (was_coming, None);
                 if !was_coming && std::mem::take(&mut program.called) && program.asked.is_none() {
                     self.goes_on(session);
                 }
@@ -336,12 +385,13 @@ impl Model {
 
 #[test]
 fn random_programs_share_devices_that_are_too_small() {
-    let (mut evictions, mut grants, mut refusals) = (0, 0, 0);
+    let (mut evictions, mut grants, mut refusals, mut overlapped) = (0, 0, 0, 0);
     for seed in 0..10_000 {
         let mut model = Model::new(seed);
         model.run(300 * MS);
         (evictions, grants) = (evictions + model.evictions, grants + model.grants);
-        refusals += model.refusals;
+        (refusals, overlapped) = (refusals + model.refusals, overlapped + model.overlapped);
     }
+    assert!(overlapped > 1_000, "{overlapped}");
     assert!(evictions > 50_000 && grants > 100_000 && refusals > 1_000, "{evictions}, {grants}, {refusals}");
 }

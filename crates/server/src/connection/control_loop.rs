@@ -166,6 +166,9 @@ impl Connected {
     /// Waits for what its stage hears.
     fn await_event(&self) -> Result<Event, String> {
         let Some(orders) = &self.session.orders else { return Ok(Event::Guest) };
+        if self.session.tables.overlap.has_pending() {
+            return Ok(Event::Order);
+        }
         let watch = self.arriving.as_ref().and_then(|arriving| arriving.watch.as_ref());
         let guest = self.session.peer.socket.as_ref().ok_or("there is no socket")?.as_fd();
         loop {

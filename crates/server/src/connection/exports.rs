@@ -116,6 +116,14 @@ macro_rules! utility_exports {
             $crate::connection::ffi::unchanged(bytes)
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_left(bytes: u64) {
+            $crate::connection::ffi::left(bytes)
+        }
+        #[unsafe(no_mangle)]
+        extern "C" fn aviary_may_return(bytes: u64) -> ::std::ffi::c_int {
+            $crate::connection::ffi::may_return(bytes)
+        }
+        #[unsafe(no_mangle)]
         extern "C" fn aviary_keeps_buffers(bytes: usize, give_back: ::std::option::Option<extern "C" fn()>) {
             $crate::connection::ffi::keeps_buffers(bytes, give_back)
         }

@@ -242,6 +242,21 @@ pub fn unchanged(bytes: u64) {
     guarded(|| session().iter().for_each(|session| session.tables.kept.note_unchanged(bytes)), ());
 }
 
+/// So many bytes of the object that leaves have left its device.
+pub fn left(bytes: u64) {
+    let tell =
+        |session: Arc<Session>| session.orders.as_ref().map(|orders| session.tables.overlap.note_left(orders, bytes));
+    guarded(|| session().and_then(tell).unwrap_or(()), ());
+}
+
+/// Waits until so many bytes of the object that returns may be on its device. 0: they may not, as the node has gone.
+pub fn may_return(bytes: u64) -> c_int {
+    let waits = |session: Arc<Session>| {
+        session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, bytes))
+    };
+    guarded(|| c_int::from(session().is_none_or(waits)), 0)
+}
+
 /// The module keeps so much host memory for copies of what leaves and returns.
 pub fn keeps_buffers(bytes: usize, give_back: Option<extern "C" fn()>) {
     guarded(|| session().iter().for_each(|session| session.tables.kept.set_buffers(bytes as u64, give_back)), ());

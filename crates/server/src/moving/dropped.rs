@@ -22,6 +22,10 @@ struct Droppable {
 pub struct Dropped(Vec<Droppable>);
 
 impl Dropped {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Those of the `willing` that can be made again. None of several: the reason, if there is one for all.
     pub fn of(session: &Session, objects: &[LiveObject], willing: &[u64]) -> Result<Dropped, NotMovable> {
         if willing.is_empty() {

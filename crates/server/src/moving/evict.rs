@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use aviary_wire::HandleId;
@@ -18,6 +19,7 @@ use crate::api::{EvictableType, HandleTypeInfo};
 use crate::handles::image::LiveObject;
 use crate::session::Session;
 use crate::tables::contents::Mapped;
+use crate::tables::overlap::{Charged, sum_of};
 
 /// A session may need more host memory than the last time, by such a part, before its calls wait for that to be made.
 const GROWTH: u64 = 8;
@@ -31,6 +33,10 @@ struct Movable {
     /// Of the type, for messages.
     name: &'static str,
     place: Place,
+    /// By device that is shared out, as long as it has not left; then what of it has.
+    charged: Charged,
+    /// Its memory did not leave.
+    stays: bool,
 }
 
 /// Where an object's content lies in the host's memory.
@@ -88,8 +94,17 @@ impl Movable {
     fn come_back(&self, session: &Session, memory: Option<&Mapped>) -> bool {
         let place = self.native(session).zip(self.content(memory));
         // SAFETY: as above; the bytes are those that `leave` has written.
-        self.place.bytes == 0
-            || place.is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.place.bytes) } == 0)
+        let is_back = self.place.bytes == 0
+            || place
+                .is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.place.bytes) } == 0);
+        session.tables.overlap.note_there(sum_of([&self.charged].into_iter()));
+        is_back
+    }
+
+    /// Waits for the node's credit. One whose module waits for parts of it itself begins with the first.
+    fn may_come_back(&self, session: &Session) -> bool {
+        let bytes = if self.functions.device.is_some() { 0 } else { sum_of([&self.charged].into_iter()) };
+        session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, bytes))
     }
 }
 
@@ -157,9 +172,12 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(none()) };
         let kept = kept.get(&object.image.id).into_iter().flatten();
         let charged: Vec<(usize, u64)> = object.holding.iter().chain(kept).copied().collect();
-        for (device, amount) in leaving(session, functions, (object.native, *bytes), &charged) {
-            *freed.entry(device).or_default() += amount;
+        let mut charged = leaving(session, functions, (object.native, *bytes), &charged);
+        for (device, amount) in &charged {
+            *freed.entry(device.clone()).or_default() += amount;
         }
+        charged
+            .retain(|(device, _)| session.accounts.rooms.as_ref().is_some_and(|rooms| rooms.memory(device).is_some()));
         let (id, native) = (object.image.id, object.native);
         objects.push(Movable {
             id,
@@ -167,6 +185,8 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
             functions: *functions,
             name: info.name,
             place: Place { offset, bytes: length },
+            charged,
+            stays: false,
         });
     }
     if let (Some(Candidate { info, .. }), true) = (candidates.first(), objects.is_empty()) {
@@ -236,11 +256,11 @@ impl Spare {
 
 impl Evicted {
     /// Takes the memory out of all objects that have some. `room`: bytes of host memory that there are, with those of `spare`,
-    /// which it takes.
+    /// which it takes. `attempt`: of the node's order.
     ///
     /// # Errors
     /// Everything is as before, but that `spare` may be larger.
-    pub fn take(session: &Arc<Session>, room: u64, spare: &mut Spare) -> Result<Evicted, Obstacle> {
+    pub fn take(session: &Arc<Session>, attempt: u64, room: u64, spare: &mut Spare) -> Result<Evicted, Obstacle> {
         let mut evicted = movable(session)?;
         // Memory that a device and the application share is in the host's already, and counts all the same.
         let freed = evicted.freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
@@ -256,7 +276,7 @@ impl Evicted {
         spare.content.clear();
         evicted.memory = spare.memory.take();
         evicted.bytes = bytes;
-        let left = evicted.leave(session);
+        let left = evicted.leave(session, attempt);
         evicted.unchanged = session.tables.kept.end();
         if let Err(obstacle) = left {
             spare.memory = evicted.memory;
@@ -274,7 +294,8 @@ impl Evicted {
 
     /// The memory is on its devices again, and what it was in is spare.
     pub fn into_spare(self) -> Spare {
-        let content = self.objects.iter().map(|object| (object.id, object.place)).collect();
+        let there = self.objects.iter().filter(|object| !object.stays);
+        let content = there.map(|object| (object.id, object.place)).collect();
         Spare { memory: self.memory, last: Some(self.content), content }
     }
 
@@ -285,7 +306,11 @@ impl Evicted {
         self.memory = spare.memory;
     }
 
-    fn leave(&self, session: &Arc<Session>) -> Result<(), Obstacle> {
+    fn leave(&mut self, session: &Arc<Session>, attempt: u64) -> Result<(), Obstacle> {
+        let shared = sum_of(self.objects.iter().map(|object| &object.charged));
+        if let (Some(orders), true) = (&session.orders, shared > 0 && self.dropped.is_empty()) {
+            return self.leave_in_parts(session, (orders, attempt), shared);
+        }
         let memory = self.memory.as_ref();
         let left = self.objects.iter().take_while(|object| object.leave(session, memory)).count();
         let stays = self.objects.get(left);
@@ -304,19 +329,57 @@ impl Evicted {
         })
     }
 
+    /// Others may have the place of what has left before all has. So an object that does not leave stays where it is, while the
+    /// session counts as out.
+    fn leave_in_parts(
+        &mut self,
+        session: &Session,
+        (orders, attempt): (&OwnedFd, u64),
+        shared: u64,
+    ) -> Result<(), Obstacle> {
+        let (memory, overlap) = (self.memory.as_ref(), &session.tables.overlap);
+        overlap.begin_leaving(attempt, shared);
+        for object in &mut self.objects {
+            let charged = object.charged.clone();
+            overlap.begin_object(charged.clone());
+            object.stays = !object.leave(session, memory);
+            object.charged = overlap.end_object(orders, !object.stays);
+            let gone: BTreeMap<&str, u64> =
+                object.charged.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+            for (device, bytes) in &charged {
+                let stayed = bytes.saturating_sub(gone.get(device.as_str()).copied().unwrap_or(0));
+                self.freed.entry(device.clone()).and_modify(|freed| *freed = freed.saturating_sub(stayed));
+            }
+        }
+        overlap.end();
+        match self.objects.iter().find(|object| object.stays) {
+            Some(object) if self.objects.iter().all(|object| object.stays) => {
+                Err(Obstacle::NotNow(format!("an object of type {} keeps its device memory", object.name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Brings all of it back.
     ///
     /// # Errors
     /// It is out as before, unless it is torn.
     pub fn come_back(&self, session: &Arc<Session>) -> Result<(), NotBack> {
         let memory = self.memory.as_ref();
+        if !self.dropped.is_empty() {
+            // All of them are made at once. Without an answer the calls below fail, or this process ends.
+            let all = sum_of(self.objects.iter().map(|object| &object.charged));
+            let _ = session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, all));
+        }
         if let Err(error) = self.dropped.remake(session) {
             return Err(NotBack { what: error.to_string(), torn: !self.dropped.release(session) });
         }
-        let back = self.objects.iter().take_while(|object| object.come_back(session, memory)).count();
-        let Some(object) = self.objects.get(back) else { return Ok(()) };
+        let out: Vec<&Movable> = self.objects.iter().filter(|object| !object.stays).collect();
+        let back =
+            out.iter().take_while(|object| object.may_come_back(session) && object.come_back(session, memory)).count();
+        let Some(object) = out.get(back) else { return Ok(()) };
         // What is back is the same as its copy.
-        let mut torn = self.objects[..back].iter().any(|object| !object.leave(session, memory));
+        let mut torn = out[..back].iter().any(|object| !object.leave(session, memory));
         torn |= !self.dropped.release(session);
         Err(NotBack { what: format!("{}: the device memory of an object did not return", object.name), torn })
     }

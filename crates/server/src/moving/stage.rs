@@ -61,6 +61,8 @@ pub enum Step {
     /// Bring its memory back, and report.
     Return {
         attempt: u64,
+        /// Bytes of shared devices that may be there; `None`: all.
+        credit: Option<u64>,
     },
     /// Give host memory back until no more than this is kept, and report.
     Keep {
@@ -113,7 +115,9 @@ impl MoveStage {
             (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Evict { attempt, stop_ms, room })) => {
                 Step::Evict { attempt, stop: Duration::from_millis(stop_ms), room }
             }
-            (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt })) => Step::Return { attempt },
+            (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt, credit })) => {
+                Step::Return { attempt, credit }
+            }
             (_, MoveOrder::Swap(SwapOrder::Room { request, granted })) => Step::Room { request, granted },
             (_, MoveOrder::Swap(SwapOrder::Keep { most })) => Step::Keep { most },
             (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Prepare { bytes })) => Step::Prepare { bytes },
@@ -163,11 +167,11 @@ mod tests {
     #[test]
     fn session_whose_memory_is_out_only_returns() {
         let evict = MoveOrder::Swap(SwapOrder::Evict { attempt: 3, stop_ms: 100, room: 5 });
-        let back = MoveOrder::Swap(SwapOrder::Return { attempt: 4 });
+        let back = MoveOrder::Swap(SwapOrder::Return { attempt: 4, credit: None });
         let step = Step::Evict { attempt: 3, stop: Duration::from_millis(100), room: 5 };
         assert_eq!((MoveStage::Serving.after(evict), MoveStage::Serving.after(back)), (step, Step::Nothing));
         let out = |order| MoveStage::Evicted.after(order);
-        assert_eq!((out(back), out(evict)), (Step::Return { attempt: 4 }, Step::Nothing));
+        assert_eq!((out(back), out(evict)), (Step::Return { attempt: 4, credit: None }, Step::Nothing));
         assert_eq!(out(MoveOrder::Announce { attempt: 9 }), Step::Refuse { attempt: 9 });
         assert!(
             [MoveOrder::Resume, MoveOrder::Go, MoveOrder::Rebuild].map(out).iter().all(|step| *step == Step::Nothing)

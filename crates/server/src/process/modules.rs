@@ -1,6 +1,6 @@
 //! Modules of APIs: found in the node's directories, loaded once per process.
 
-mod listed;
+pub mod listed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_void};
@@ -13,8 +13,6 @@ use aviary_wire::attach::welcome_status;
 use crate::connection::module::{ABI_VERSION, ENTRY, ModuleAbi};
 use crate::connection::refusal::AttachRefusal;
 use crate::session::vendor::try_loading;
-
-pub use listed::{DeviceFacts, HolderFacts, devices, holders};
 
 /// The folder beside a module with those of earlier builds, by the hashes of their specifications.
 const KEPT: &str = "modules";

@@ -34,8 +34,10 @@ impl Orders {
         let socket = self.sockets().get(&session).cloned();
         let asked = match order {
             MoveOrder::Announce { attempt } | MoveOrder::Capture { attempt, .. } => Some(attempt),
-            MoveOrder::Swap(SwapOrder::Evict { attempt, .. } | SwapOrder::Return { attempt }) => Some(attempt),
-            MoveOrder::Swap(SwapOrder::Room { .. } | SwapOrder::Keep { .. } | SwapOrder::Prepare { .. }) => None,
+            MoveOrder::Swap(SwapOrder::Evict { attempt, .. } | SwapOrder::Return { attempt, .. }) => Some(attempt),
+            MoveOrder::Swap(
+                SwapOrder::Room { .. } | SwapOrder::Keep { .. } | SwapOrder::Prepare { .. } | SwapOrder::Credit { .. },
+            ) => None,
             MoveOrder::Resume | MoveOrder::Rebuild | MoveOrder::Go | MoveOrder::End => None,
         };
         let swaps = matches!(order, MoveOrder::Swap(_));

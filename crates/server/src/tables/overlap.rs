@@ -5,15 +5,12 @@
 //! them. What is told here is untrue if the API server lies; the node holds it against what it has granted.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_control::{MoveOrder, MoveReport, SwapOrder, SwapReport};
+use aviary_control::{MoveOrder, MoveReport, Patience, Received, SwapOrder, SwapReport};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-
-use crate::moving::report;
-use crate::moving::stage::next_order;
 
 /// The node hears of such parts of what leaves.
 const STEPS: u64 = 16;
@@ -50,21 +47,21 @@ enum Way {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OverlapState {
     way: Way,
     pending: VecDeque<Pending>,
 }
 
 /// Of one session.
 #[derive(Debug, Default)]
-pub struct Overlap(Mutex<State>);
+pub struct Overlap(Mutex<OverlapState>);
 
 fn sum(charged: &Charged) -> u64 {
     charged.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
 }
 
 impl Overlap {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OverlapState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +119,7 @@ impl Overlap {
     pub fn await_credit(&self, orders: &OwnedFd, bytes: u64) -> bool {
         let mut state = self.state();
         loop {
-            let State { way, pending } = &mut *state;
+            let OverlapState { way, pending } = &mut *state;
             let Way::Returning { attempt, credit, there } = way else { return true };
             if there.saturating_add(bytes) <= *credit {
                 return true;
@@ -132,15 +129,15 @@ impl Overlap {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return false,
             }
-            match next_order(orders) {
-                Ok(Some((MoveOrder::Swap(SwapOrder::Credit { attempt: number, bytes }), _))) => {
+            match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+                Received::Message(MoveOrder::Swap(SwapOrder::Credit { attempt: number, bytes }), _) => {
                     if number == *attempt {
                         *credit = (*credit).max(bytes);
                     }
                 }
-                Ok(Some(other)) => pending.push_back(other),
-                Ok(None) => {}
-                Err(_) => return false,
+                Received::Message(order, descriptors) => pending.push_back((order, descriptors)),
+                Received::Nothing => {}
+                Received::Garbage(_) | Received::Closed => return false,
             }
         }
     }
@@ -173,7 +170,8 @@ fn tell(way: &mut Way, orders: &OwnedFd) {
     // The end is told by another message.
     if now > *heard && now < *all && now - *heard >= *all / STEPS {
         *heard = now;
-        let _ = report(orders, &MoveReport::Swap(SwapReport::Leaving { attempt: *attempt, freed }));
+        let told = MoveReport::Swap(SwapReport::Leaving { attempt: *attempt, freed });
+        let _ = aviary_control::send(orders.as_fd(), &told, &[], Patience::Waits);
     }
 }
 
@@ -185,9 +183,8 @@ pub fn sum_of<'a>(objects: impl Iterator<Item = &'a Charged>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aviary_control::{Patience, Received, receive, send};
+    use aviary_control::{receive, send};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-    use std::os::fd::AsFd;
 
     fn sockets() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -212,7 +209,7 @@ mod tests {
     fn node_hears_of_parts_that_are_worth_it_and_not_of_the_end() {
         let ((node, orders), overlap) = (sockets(), Overlap::default());
         overlap.note_left(&orders, 5);
-        assert_eq!(heard(&node), [], "nothing leaves");
+        assert!(heard(&node).is_empty(), "nothing leaves");
         overlap.begin_leaving(7, 160);
         overlap.begin_object(charged("a", 100));
         for bytes in [9, 10, 19, 20, 500] {
@@ -230,7 +227,7 @@ mod tests {
         assert_eq!(heard(&node), [120]);
         overlap.begin_object(charged("a", 35));
         overlap.end_object(&orders, true);
-        assert_eq!(heard(&node), [], "all that there is");
+        assert!(heard(&node).is_empty(), "all that there is");
         overlap.begin_object(vec![("a".into(), 4), ("b".into(), 4)]);
         overlap.note_left(&orders, 4);
         assert_eq!(overlap.end_object(&orders, true).len(), 2, "of one on two devices only the whole is known");

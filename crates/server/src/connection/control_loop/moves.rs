@@ -116,7 +116,9 @@ impl Connected {
     /// Takes one order. An error ends the connection.
     pub(super) fn obey(&mut self) -> Result<(), String> {
         let Some(orders) = &self.session.orders else { return Ok(()) };
-        let Some((order, descriptors)) = next_order(orders)? else { return Ok(()) };
+        let pending = self.session.tables.overlap.next_pending();
+        let next = pending.map_or_else(|| next_order(orders), |order| Ok(Some(order)))?;
+        let Some((order, descriptors)) = next else { return Ok(()) };
         match self.stage.after(order) {
             Step::Announce { attempt } => self.announce(attempt, descriptors),
             Step::Capture { attempt, stop, park } => self.hand_over(attempt, stop, park, descriptors),

@@ -24,7 +24,7 @@ impl Connected {
     pub(super) fn obey_swap(&mut self, step: Step) {
         match step {
             Step::Evict { attempt, stop, room } => self.evict(attempt, stop, room),
-            Step::Return { attempt } => self.bring_back(attempt),
+            Step::Return { attempt, credit } => self.bring_back(attempt, credit),
             Step::Keep { most } => self.keep_at_most(most),
             Step::Prepare { bytes } => self.prepare(bytes),
             Step::Room { request, granted } => {
@@ -44,7 +44,7 @@ impl Connected {
 
     /// Takes the memory out and reports; the session goes on if that is not possible.
     fn evict(&mut self, attempt: u64, timeout: Duration, room: u64) {
-        let told = match self.take_out(timeout, room) {
+        let told = match self.take_out(attempt, timeout, room) {
             Ok((evicted, figures)) => {
                 let (bytes, freed) = (evicted.bytes, evicted.freed.clone());
                 self.evicted = Some(evicted);
@@ -112,7 +112,7 @@ impl Connected {
         self.kept()
     }
 
-    fn take_out(&mut self, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
+    fn take_out(&mut self, attempt: u64, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
         let asked = Instant::now();
         // As far as is known before the session stands; one that does not stand keeps it for the next time. If there is none it turns
         // out below.
@@ -129,7 +129,7 @@ impl Connected {
         }
         close_callbacks(session, deadline)?;
         let drained = Instant::now();
-        let evicted = Evicted::take(session, room, &mut self.spare);
+        let evicted = Evicted::take(session, attempt, room, &mut self.spare);
         if let Err(Obstacle::Lasting(why)) = &evicted {
             session.fail(why);
         }
@@ -146,10 +146,14 @@ impl Connected {
     }
 
     /// Brings the memory back and reports; the session waits on if that is not possible.
-    fn bring_back(&mut self, attempt: u64) {
+    /// `credit`: how much may be there by now; `None`: all of it.
+    fn bring_back(&mut self, attempt: u64, credit: Option<u64>) {
         let begun = Instant::now();
         let Some(evicted) = self.evicted.take() else { return };
-        let told = match evicted.come_back(&self.session) {
+        credit.into_iter().for_each(|credit| self.session.tables.overlap.begin_returning(attempt, credit));
+        let back = evicted.come_back(&self.session);
+        self.session.tables.overlap.end();
+        let told = match back {
             Ok(()) => {
                 let (return_us, charged) = (us(begun.elapsed()), evicted.bytes);
                 self.spare = evicted.into_spare();

@@ -104,8 +104,11 @@ fn name_of(library: Option<&CString>) -> *const c_char {
     library.map_or(std::ptr::null(), |path| path.as_ptr())
 }
 
+/// A function of a module, and the name of the vendor's library for it.
+type Entry = (NonNull<c_void>, Option<CString>);
+
 /// A symbol of a module, with the vendor's library for C. `None`: it has none of this name.
-fn entry(module: &Path, symbol: &CStr, vendor: Option<&str>) -> Result<Option<(NonNull<c_void>, Option<CString>)>, String> {
+fn entry(module: &Path, symbol: &CStr, vendor: Option<&str>) -> Result<Option<Entry>, String> {
     open(module).map_err(|refusal| refusal.whole())?;
     let vendor =
         vendor.map(CString::new).transpose().map_err(|_| "the library's path contains a NUL byte".to_owned())?;
