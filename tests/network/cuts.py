@@ -16,6 +16,8 @@ import time
 AVIARY, PORT, FOLDER, PROGRAM = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 CUTS, STRANDS = int(sys.argv[5]), sys.argv[6]
 CHUNK = 1 << 15
+# Rounds in which all connections must have been used at a time before the first cut: after cuts some are always missing.
+ROUNDS = 200
 
 
 class Line:
@@ -90,6 +92,8 @@ def main() -> int:
 
     def cutting() -> None:
         nonlocal cuts
+        while len(proxy.busy()) < int(STRANDS) and len(remote) < ROUNDS and not done.is_set():
+            time.sleep(0.002)
         while cuts < CUTS and not done.is_set():
             lines = proxy.busy()
             if not lines or (int(STRANDS) > 1 and len(lines) < 2):
