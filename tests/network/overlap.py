@@ -28,7 +28,7 @@ class Proxy:
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.changed = threading.Condition()
-        self.up = self.down = self.connections = 0
+        self.up = self.down = self.connections = self.ended = 0
         self.limit: int | None = None
         threading.Thread(target=self.serve, daemon=True).start()
 
@@ -47,9 +47,12 @@ class Proxy:
                 with self.changed:
                     self.up += len(data)
                 far.sendall(data)
+            # What was read has gone on: the node hears the relay's farewell before the end.
+            far.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        far.close()
+        with self.changed:
+            self.ended += 1
 
     def pump_down(self, near: socket.socket, far: socket.socket) -> None:
         try:
@@ -107,6 +110,7 @@ def main() -> int:
     proxy.let(None)
     expect("equal")
     status = program.wait()
+    until(lambda: proxy.ended == proxy.connections, "the connections end")
     print(f"{left} bytes had left while the program copied, {STRANDS} connections; status {status}")
     return 0 if status == 0 and left < 8 * MIB else 1
 
