@@ -1,8 +1,8 @@
 //! Tests of the VM's device through its queues.
 
+mod cycles;
 mod device;
 mod hostile;
 mod lies;
 mod pauses;
-#[path = "../support/mod.rs"]
 mod support;

@@ -1,11 +1,8 @@
-//! Ended sessions leave nothing behind. The only test of its process, because it counts
-//! descriptors.
+//! Ended sessions leave nothing behind. It counts descriptors: no other test may run in its process.
 
-mod support;
-
-use support::Machine;
-use support::driver::{header, kind, map_request};
-use support::node::{hello, welcome};
+use crate::support::Machine;
+use crate::support::driver::{header, kind, map_request};
+use crate::support::node::{hello, welcome};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
