@@ -178,10 +178,6 @@ static struct leaving compare(int device, CUcontext context, char *to) {
     return found;
 }
 
-static uint64_t pieces_of(const struct cuda_moved_part *part) {
-    return (part->bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES;
-}
-
 /* Gives a part back to the device. Answers the bytes that have left. */
 static uint64_t leave_part(int device, size_t part) {
     CUresult status = leaves(&evicted[device].list[part]);
@@ -204,12 +200,11 @@ static uint64_t leave_in_steps(int device, char *to, const unsigned char *same) 
     uint64_t left = 0;
     CUresult status = CUDA_SUCCESS;
     while (first < count && status == CUDA_SUCCESS) {
-        uint64_t bytes = 0, pieces = 0;
+        uint64_t bytes = 0;
         size_t end = first;
-        for (; end < count && bytes < STEP_BYTES; end++) {
-            bytes += parts[end].bytes;
-            pieces += pieces_of(&parts[end]);
-        }
+        while (end < count && bytes < STEP_BYTES)
+            bytes += parts[end++].bytes;
+        size_t pieces = cuda_pieces_of(parts + first, end - first);
         status = cuda_copy_out(parts + first, end - first, to, same);
         for (size_t i = first; i < end && status == CUDA_SUCCESS; i++)
             left += leave_part(device, i);

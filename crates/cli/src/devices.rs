@@ -221,17 +221,34 @@ fn reader(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver
     told
 }
 
-/// None for an API that lists no devices, or whose library is not on this machine.
-fn answer(mut child: Child, deadline: Instant) -> Vec<DeviceLine> {
+/// What a child has said, and how it has ended.
+struct Heard {
+    /// `None`: it was not done in time.
+    text: Option<Vec<u8>>,
+    errors: std::sync::mpsc::Receiver<Vec<u8>>,
+    status: std::io::Result<std::process::ExitStatus>,
+}
+
+/// Waits for a child's whole output, and ends it.
+fn hear(mut child: Child, deadline: Instant) -> Heard {
     let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let text = out.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    let text = out.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
     let _ = child.kill();
-    let status = child.wait();
-    let Ok(text) = text else {
+    Heard { text, errors, status: child.wait() }
+}
+
+/// The last line of what was said, if it is such a list: before it the vendor's library may have printed something.
+fn last_line<T: serde::de::DeserializeOwned>(told: &[u8]) -> Option<Vec<T>> {
+    serde_json::from_str(String::from_utf8_lossy(told).lines().last()?).ok()
+}
+
+/// None for an API that lists no devices, or whose library is not on this machine.
+fn answer(child: Child, deadline: Instant) -> Vec<DeviceLine> {
+    let Heard { text, errors, status } = hear(child, deadline);
+    let Some(text) = text else {
         return vec![unhealthy(format!("the vendor's library does not answer within {} s", PATIENCE.as_secs()))];
     };
-    let told = String::from_utf8_lossy(&text);
-    if let Some(devices) = told.lines().last().and_then(|line| serde_json::from_str::<Vec<DeviceLine>>(line).ok()) {
+    if let Some(devices) = last_line(&text) {
         return devices;
     }
     let said = errors.recv_timeout(Duration::from_secs(1)).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! Asked in processes of their own, as devices are.
 
-use super::{LISTS_NONE, ListDevicesCommand, PATIENCE, ask_api, print_one, reader};
+use super::{Heard, LISTS_NONE, ListDevicesCommand, PATIENCE, ask_api, hear, last_line, print_one};
 use crate::apis::{self, Api};
 use aviary_node::{Holder, HolderLister};
 use aviary_server::process::{self, HolderFacts};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct HolderLine {
@@ -49,16 +50,10 @@ pub fn lister(search: Vec<PathBuf>) -> HolderLister {
 
 /// `None`: the API's specification tells nobody.
 fn ask(api: &Api) -> Option<Vec<HolderLine>> {
-    let mut child = ask_api(api, "list-holders", None).ok()?;
-    let out = reader(child.stdout.take());
-    let errors = reader(child.stderr.take());
-    let text = out.recv_timeout(PATIENCE).unwrap_or_default();
-    let _ = child.kill();
-    let status = child.wait();
-    drop(errors);
+    let child = ask_api(api, "list-holders", None).ok()?;
+    let Heard { text, status, .. } = hear(child, Instant::now() + PATIENCE);
     if status.is_ok_and(|status| status.code() == Some(LISTS_NONE.into())) {
         return None;
     }
-    let told = String::from_utf8_lossy(&text);
-    Some(told.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default())
+    Some(text.and_then(|text| last_line(&text)).unwrap_or_default())
 }

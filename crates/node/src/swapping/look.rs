@@ -71,10 +71,10 @@ fn claimed(state: &CoreState) -> BTreeMap<u64, Claimed> {
         }
         let claimed = found.entry(swapped.server).or_default();
         claimed.outs.insert(*session, swapped.outs);
-        for (name, device) in &swapping.devices {
-            let there = swapping.residency.resident(*session).into_iter();
-            let there = there.filter(|(number, _)| *number == device.number).map(|(_, bytes)| bytes);
-            *claimed.most.entry(name.clone()).or_default() += there.sum::<u64>();
+        // Nothing is not unknown: who was granted no byte of a device may have none.
+        let none = swapping.devices.keys().map(|device| (device.clone(), 0));
+        for (device, bytes) in none.chain(swapping.resident(*session)) {
+            *claimed.most.entry(device).or_default() += bytes;
         }
     }
     found.retain(|server, claimed| {

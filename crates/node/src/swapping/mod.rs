@@ -247,11 +247,15 @@ impl Swapping {
     pub fn report(&self, session: u64) -> (Option<SwapStatus>, BTreeMap<String, u64>) {
         let is_out = self.residency.place(session).is_some_and(|place| place != Place::In);
         let is_out = is_out || self.sessions.get(&session).is_some_and(|swapped| swapped.kept > 0);
+        (is_out.then(|| self.status(session)), self.resident(session))
+    }
+
+    /// By shared device: the bytes of a session that are on it, or may be.
+    fn resident(&self, session: u64) -> BTreeMap<String, u64> {
         let name_of =
             |number: usize| self.devices.iter().find(|(_, known)| known.number == number).map(|(name, _)| name);
         let resident = self.residency.resident(session).into_iter();
-        let resident = resident.filter_map(|(number, bytes)| Some((name_of(number)?.clone(), bytes)));
-        (is_out.then(|| self.status(session)), resident.collect())
+        resident.filter_map(|(number, bytes)| Some((name_of(number)?.clone(), bytes))).collect()
     }
 }
 
