@@ -218,14 +218,14 @@ class Stage:
         return accelerator
 
     @contextlib.contextmanager
-    def node(self, scheduler, tenants, *, slice_ms=6, extra=(), top=(), options=()):
+    def node(self, scheduler, tenants, *, slice_ms=6, spares=2, extra=(), top=(), options=()):
         """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules.
 
         `extra` is about the device, `top` about the node; `options` are for the command line.
         """
         accelerator = self.new_device()
         socket = self.folder / f"node.{self.runs}.sock"
-        lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2", *top]
+        lines = [f'listen = "unix:{socket}"', 'mode = "666"', f"spares = {spares}", *top]
         for i, tenant in enumerate(tenants):
             lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
             lines += [f"priority = {tenant.priority}"]

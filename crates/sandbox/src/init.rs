@@ -35,15 +35,18 @@ const CALLS: &[libc::c_long] = &[
 const NOT_STARTED: libc::c_int = 1;
 
 /// In process 1 of a new PID namespace: forks the API server with id `id` and `namespaces` of its own. Returns in the API server;
-/// process 1 stays in here and ends the whole process.
+/// process 1 stays in here and ends the whole process, unless there is no API server.
 ///
 /// `pipe`: the end to write of a pipe whose other end is the node's. The end of the last reader ends the namespace. If the
 /// kernel does not give the id (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, Linux 5.5), the API server gets an ordinary one.
 ///
+/// # Errors
+/// In process 1: there is no API server, as `clone` says. The caller tells that and ends.
+///
 /// # Safety
 /// The caller has one thread. All descriptors but `pipe` are closed in process 1 without their owners' knowledge: nothing of
 /// the caller runs there any more.
-pub unsafe fn start_server(pipe: OwnedFd, id: u32, namespaces: libc::c_int) {
+pub unsafe fn start_server(pipe: OwnedFd, id: u32, namespaces: libc::c_int) -> Result<(), Errno> {
     // The process that this one is a copy of may end with its group of processes.
     let _ = rustix::process::setsid();
     // Before the fork: a SIGTERM for init is not lost from the moment on that its API server can be seen.
@@ -54,9 +57,10 @@ pub unsafe fn start_server(pipe: OwnedFd, id: u32, namespaces: libc::c_int) {
     match forked.or_else(|_| unsafe { fork_with(namespaces) }) {
         Ok(Forked::Child) => {
             handle_sigterm(before);
+            Ok(())
         }
         Ok(Forked::Parent(server)) => attend(&pipe, server),
-        Err(_) => exit(NOT_STARTED),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -206,7 +210,7 @@ mod tests {
                     let _ = ends_of_reader.map(|end| unsafe { libc::close(end) });
                     let id = crate::namespaces::outer_pid().unwrap_or(0);
                     // SAFETY: the child has one thread.
-                    unsafe { start_server(status_end, id, 0) };
+                    unsafe { start_server(status_end, id, 0) }.unwrap();
                     server(&mut File::from(told_end));
                     exit(7)
                 }

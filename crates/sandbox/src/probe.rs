@@ -139,7 +139,8 @@ fn become_server() -> Result<u32, String> {
             drop(status);
             let id = outer_pid().unwrap_or_default();
             // SAFETY: the child has one thread, and nothing of it runs in process 1.
-            unsafe { init::start_server(status_end, id, NAMESPACES & !Namespace::Pid.flag()) };
+            unsafe { init::start_server(status_end, id, NAMESPACES & !Namespace::Pid.flag()) }
+                .map_err(|errno| format!("clone in process 1 of a PID namespace: {errno}"))?;
             Ok(id)
         }
         Ok(Forked::Parent(init)) => {

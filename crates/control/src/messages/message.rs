@@ -67,7 +67,7 @@ pub enum FromServer {
     Born { pid: u32 },
     /// The zygote has loaded everything.
     Ready,
-    /// The zygote cannot be copied.
+    /// The zygote cannot be copied, or this copy of it cannot live.
     Unfit { reason: String },
 }
 

@@ -5,6 +5,7 @@ use crate::error::NodeError;
 use crate::servers::sandbox_settings::SandboxSettings;
 use crate::tenants::vendor_set::VendorSet;
 use aviary_control::{Aside, Foreign};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
@@ -18,6 +19,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 /// The command line of an API server; the number of its control descriptor is appended.
@@ -141,6 +143,9 @@ pub(crate) struct InitEnd {
     pub server: OwnedFd,
 }
 
+/// How long process 1 may take to tell how the API server ended. Usually less than a millisecond.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// Process 1 of an API server's PID namespace: a child of the node that ends with the API server, and all of the namespace
 /// with it.
 #[derive(Debug)]
@@ -162,6 +167,15 @@ impl Init {
     pub fn discard(self) {
         let _ = pidfd_send_signal(&self.exit, Signal::KILL);
         let _ = reap(&self.exit);
+    }
+
+    /// How its API server ended, which has closed its control socket; it has [`END_TIMEOUT`] for it.
+    pub fn end(self) -> ServerEnd {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: END_TIMEOUT.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&timeout));
+        let _ = pidfd_send_signal(&self.exit, Signal::KILL);
+        let end = reap(&self.exit);
+        told_status(&self.status).unwrap_or(end)
     }
 }
 

@@ -64,6 +64,9 @@ impl Zygote {
         let init = init.map(|pid| Init::adopt(pid, status)).transpose()?;
         match (born, init) {
             (Ok(pid), init) => ApiServer::adopt(pid, control, init),
+            (Err(error), Some(init)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(io::Error::other(format!("the copy ended: {}", init.end())))
+            }
             (Err(error), init) => {
                 init.into_iter().for_each(Init::discard);
                 Err(error)
@@ -72,7 +75,8 @@ impl Zygote {
     }
 }
 
-/// The process id that the new process tells, and before it that of its PID namespace's process 1, if it has one.
+/// The process id that the new process tells, and before it that of its PID namespace's process 1, if it has one. An error is
+/// what the zygote or the copy says.
 fn birth(control: &OwnedFd, init: &mut Option<u32>) -> io::Result<u32> {
     let until = Instant::now() + FORK_TIMEOUT;
     loop {
@@ -88,6 +92,7 @@ fn birth(control: &OwnedFd, init: &mut Option<u32>) -> io::Result<u32> {
         match hear(control.as_fd()) {
             Heard::Message(FromServer::Init { pid }) => *init = Some(pid),
             Heard::Message(FromServer::Born { pid }) => return Ok(pid),
+            Heard::Message(FromServer::Unfit { reason }) => return Err(io::Error::other(reason)),
             Heard::Message(_) => return Err(io::ErrorKind::InvalidData.into()),
             Heard::Garbage(garbage) => return Err(io::Error::new(io::ErrorKind::InvalidData, garbage)),
             Heard::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),

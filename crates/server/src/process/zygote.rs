@@ -60,9 +60,12 @@ pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
     }
 }
 
-/// `Some` in the copy. If there is no copy, the node sees the hang-up of its end. `pipe`: for process 1 of its PID namespace.
+/// `Some` in the copy. If there is no copy, the node reads why at its end. `pipe`: for process 1 of its PID namespace.
 fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, u32), i32>> {
-    if threads() != 1 {
+    let node = Node::new(control);
+    let threads = threads();
+    if threads != 1 {
+        node.unfit(&format!("it has {threads} threads, and only one would be in a copy"));
         return None;
     }
     let outline = sandbox.map(Sandbox::outline);
@@ -70,7 +73,6 @@ fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Re
     // Of the first copy; a PID namespace of its own has a process 1 of its own, and the API server is its child.
     let pid_namespace = namespaces & Namespace::Pid.flag();
     let first = if pid_namespace != 0 { pid_namespace } else { namespaces };
-    let node = Node::new(control);
     // SAFETY: this process has one thread (a copy has only that one), so no lock is held that no thread releases. The C
     // library's fork handlers do not run; nothing registered any that would have work before a first call of the vendor's
     // library. The copy's parent is the node, which watches and reaps it.
@@ -80,7 +82,10 @@ fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Re
                 let pid = outer_pid().unwrap_or_else(std::process::id);
                 node.has_init(pid);
                 // SAFETY: one thread, as above. Of what process 1 closes it uses nothing.
-                unsafe { init::start_server(pipe, pid, namespaces & !pid_namespace) };
+                if let Err(errno) = unsafe { init::start_server(pipe, pid, namespaces & !pid_namespace) } {
+                    node.unfit(&format!("process 1 of a PID namespace cannot fork: {errno}"));
+                    return Some(Err(1));
+                }
             } else {
                 drop(pipe);
             }
@@ -88,9 +93,7 @@ fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Re
             match sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline)) {
                 Ok(()) => Some(Ok((node.into_socket(), pid))),
                 Err(error) => {
-                    if let Some(sandbox) = sandbox {
-                        sandbox.note(&error.to_string());
-                    }
+                    node.unfit(&error.to_string());
                     Some(Err(1))
                 }
             }
@@ -104,9 +107,8 @@ fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Re
             None
         }
         Err(errno) => {
-            if let Some(sandbox) = sandbox {
-                sandbox.note(&format!("cannot create namespaces for an API server: {errno}"));
-            }
+            let which = if namespaces == 0 { "" } else { " into namespaces of its own" };
+            node.unfit(&format!("it cannot fork{which}: {errno}"));
             None
         }
     }
