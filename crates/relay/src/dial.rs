@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aviary_transport::RemoteAddress;
 
@@ -47,7 +47,8 @@ pub(crate) fn connect(options: &RelayOptions, timeout: Duration) -> Result<Link,
 pub(crate) fn secure(options: &RelayOptions, mut socket: TcpStream, timeout: Duration) -> Result<Link, String> {
     let limited = socket.set_read_timeout(Some(timeout)).and_then(|()| socket.set_write_timeout(Some(timeout)));
     limited.map_err(|e| e.to_string())?;
-    let tls = options.security.shake_hands(&options.node, &mut socket).map_err(|e| lost(&e, options))?;
+    let deadline = Instant::now() + timeout;
+    let tls = options.security.shake_hands(&options.node, &mut socket, deadline).map_err(|e| lost(&e, options))?;
     Link::new(socket, tls, options.patience).map_err(|e| e.to_string())
 }
 

@@ -59,19 +59,19 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     let known = Arc::new(AtomicBool::new(false));
     limit_handshake(known.clone());
     let mut socket = TcpStream::from(options.socket);
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let ready = socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT)));
     ready.map_err(|e| e.to_string())?;
     let _ = socket.set_nodelay(true);
     if options.security.is_plain() {
         refuse_tls(&mut socket)?;
     }
-    let tls = options.security.shake_hands(&mut socket).map_err(|e| {
+    let tls = options.security.shake_hands(&mut socket, deadline).map_err(|e| {
         drain(&mut socket);
         format!("the TLS handshake failed: {e}")
     })?;
     let tls_identity = options.security.by_certificate(tls.as_ref());
     let mut link = Link::new(socket, tls, HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
-    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let (kind, first) = link.receive_one_of(&[Kind::Open, Kind::Resume], deadline).map_err(|e| e.to_string())?;
     let mut stranger = Stranger { link, tls_identity, known, report: options.report };
     if kind == Kind::Resume {

@@ -77,7 +77,8 @@ impl Link {
         self.receive_one_of(&[kind], deadline).map(|(_, payload)| payload)
     }
 
-    /// Waits for the next frame, the first of its packet, which must be of one of these kinds.
+    /// Waits for the next frame, the first of its packet, which must be of one of these kinds. A peer that sends a byte now and then
+    /// has no more time than one that sends nothing.
     pub fn receive_one_of(&mut self, kinds: &[Kind], deadline: Instant) -> io::Result<(Kind, Vec<u8>)> {
         let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         loop {
@@ -89,7 +90,8 @@ impl Link {
             }
             match self.reader.read(self.packets.buffer()) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
+                Ok(_) if Instant::now() < deadline => {}
+                Ok(_) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(e) if waited(&e) && Instant::now() < deadline => {}
                 Err(e) if waited(&e) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(e) => return Err(e),

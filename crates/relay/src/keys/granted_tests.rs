@@ -4,6 +4,10 @@ use crate::keys::security::{ClientSecurity, Identity, NodeSecurity};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Bounds a hang.
+const HANG: Duration = Duration::from_secs(60);
 
 struct Folder(PathBuf);
 
@@ -36,12 +40,13 @@ impl Folder {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let soon = Instant::now() + HANG;
         let accepted = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().unwrap();
-            let tls = node.shake_hands(&mut socket).ok()?;
+            let tls = node.shake_hands(&mut socket, soon).ok()?;
             Some(node.identify(node.by_certificate(tls.as_ref()), b""))
         });
-        let shaken = guest.shake_hands(&address, &mut socket);
+        let shaken = guest.shake_hands(&address, &mut socket, soon);
         drop((shaken, socket));
         accepted.join().unwrap()
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use aviary_transport::RemoteAddress;
 use aviary_wire::tenant::GRANT_KEY;
@@ -133,10 +134,10 @@ impl NodeSecurity {
         self.tls.is_none()
     }
 
-    pub(crate) fn shake_hands(&self, socket: &mut TcpStream) -> io::Result<Option<Secured>> {
+    pub(crate) fn shake_hands(&self, socket: &mut TcpStream, deadline: Instant) -> io::Result<Option<Secured>> {
         let Some(config) = &self.tls else { return Ok(None) };
         let connection = UnbufferedServerConnection::new(config.clone()).map_err(io::Error::other)?;
-        as_server(connection, socket).map(Some)
+        as_server(connection, socket, deadline).map(Some)
     }
 
     /// The identity in the peer's certificate. `None`: the peer showed no certificate.
@@ -219,7 +220,12 @@ impl ClientSecurity {
         self.tls.is_none()
     }
 
-    pub(crate) fn shake_hands(&self, node: &RemoteAddress, socket: &mut TcpStream) -> io::Result<Option<Secured>> {
+    pub(crate) fn shake_hands(
+        &self,
+        node: &RemoteAddress,
+        socket: &mut TcpStream,
+        deadline: Instant,
+    ) -> io::Result<Option<Secured>> {
         let Some(config) = &self.tls else { return Ok(None) };
         let name = match node {
             RemoteAddress::Tcp { host, .. } => host.clone(),
@@ -227,7 +233,7 @@ impl ClientSecurity {
         };
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
         let connection = UnbufferedClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
-        as_client(connection, socket).map(Some)
+        as_client(connection, socket, deadline).map(Some)
     }
 }
 

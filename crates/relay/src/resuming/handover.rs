@@ -132,12 +132,12 @@ impl Expected {
     fn listen(&self, mut socket: TcpStream) -> Result<Arrival, String> {
         let text = |e: io::Error| e.to_string();
         socket.set_nonblocking(false).map_err(text)?;
-        socket.set_read_timeout(Some(PROOF_TIMEOUT)).map_err(text)?;
         socket.set_write_timeout(Some(PROOF_TIMEOUT)).map_err(text)?;
-        let tls = self.security.shake_hands(&mut socket).map_err(text)?;
+        let deadline = Instant::now() + PROOF_TIMEOUT;
+        let tls = self.security.shake_hands(&mut socket, deadline).map_err(text)?;
         let certified = self.security.by_certificate(tls.as_ref());
         let mut link = Link::new(socket, tls, self.patience).map_err(text)?;
-        let resume = link.receive(Kind::Resume, Instant::now() + PROOF_TIMEOUT).map_err(text)?;
+        let resume = link.receive(Kind::Resume, deadline).map_err(text)?;
         let resume = Resume::from_bytes(&resume).map_err(|e| e.to_string())?;
         let same_tenant = self.security.is_plain()
             || self.security.identify(certified, &resume.token) == Identity::Tenant(self.tenant.clone());
@@ -151,42 +151,31 @@ impl Expected {
     }
 }
 
-/// The state of a connection that is examined.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hearing {
-    /// It has not shown a ticket yet.
-    Open,
-    /// It has shown a valid ticket; the session admits or refuses it.
-    Shown,
-    /// A newer connection came before it showed a ticket.
-    Displaced,
+/// A connection that is examined. `None`: it has shown a valid ticket and is the session's, was refused, or a newer one came. Who
+/// takes the socket decides which.
+type Hearing = Mutex<Option<TcpStream>>;
+
+fn decide(hearing: &Hearing) -> Option<TcpStream> {
+    hearing.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// The connection that is examined.
+/// The connection that is examined, and by whom.
 struct Listening {
-    socket: TcpStream,
-    hearing: Arc<Mutex<Hearing>>,
+    hearing: Arc<Hearing>,
     thread: JoinHandle<()>,
 }
 
 impl Listening {
     /// Makes place for a newer connection. A connection that has already shown the ticket is kept.
     fn end(self) {
-        if leave_open(&self.hearing, Hearing::Displaced) {
-            let _ = self.socket.shutdown(Shutdown::Both);
-        }
+        decide(&self.hearing).into_iter().for_each(close);
         let _ = self.thread.join();
     }
 }
 
-/// Changes the state from `Open` to `next`. False: it was not `Open`.
-fn leave_open(hearing: &Mutex<Hearing>, next: Hearing) -> bool {
-    let mut hearing = hearing.lock().unwrap_or_else(PoisonError::into_inner);
-    let open = *hearing == Hearing::Open;
-    if open {
-        *hearing = next;
-    }
-    open
+/// For all that have the socket.
+fn close(socket: TcpStream) {
+    let _ = socket.shutdown(Shutdown::Both);
 }
 
 /// Examines connections that the node passes, until the node ends.
@@ -212,16 +201,15 @@ fn take_all(expected: &Arc<Expected>, node: &ControlSocket, events: &Sender<Even
         }
         let Ok(copy) = socket.try_clone() else { continue };
         let (expected, events) = (expected.clone(), events.clone());
-        let hearing = Arc::new(Mutex::new(Hearing::Open));
+        let hearing = Arc::new(Mutex::new(Some(copy)));
         let heard = hearing.clone();
-        let listen = move || {
-            if let Ok(arrival) = expected.listen(socket)
-                && leave_open(&heard, Hearing::Shown)
-            {
-                let _ = events.send(Event::Back(Box::new(arrival)));
-            }
+        let listen = move || match (expected.listen(socket), decide(&heard)) {
+            // From here on only the session has the socket: what it refuses is closed.
+            (Ok(arrival), Some(_)) => drop(events.send(Event::Back(Box::new(arrival)))),
+            (Err(_), Some(socket)) => close(socket),
+            (_, None) => {}
         };
-        listening = thread("resume", listen).ok().map(|thread| Listening { socket: copy, hearing, thread });
+        listening = thread("resume", listen).ok().map(|thread| Listening { hearing, thread });
     }
 }
 

@@ -1,5 +1,6 @@
 //! Connections that come for a session, honest and others, with all of TLS. The test is the node and the other gateway.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -190,6 +191,19 @@ fn a_connection_that_says_nothing_makes_room_for_a_newer_one() {
     let ticket = session.ticket;
     session.resume(ticket, 1);
     drop(silent);
+}
+
+#[test]
+fn a_connection_that_is_no_client_is_closed() {
+    let session = Session::new();
+    let mut stranger = session.pass();
+    stranger.set_read_timeout(Some(LONG)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n").unwrap();
+    let mut told = Vec::new();
+    // To its end, or until it is reset: what is not read may be lost.
+    let end = stranger.read_to_end(&mut told).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(_) | Err(io::ErrorKind::ConnectionReset)), "{end:?}");
+    assert!(session.events.try_recv().is_err(), "nobody is told");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! Records are read from the socket one by one, so that nothing beyond the handshake is taken from it: what a peer sends
 //! right behind belongs to [`crate::tls::stream`], which goes on with the keys. A hostile peer makes this process hold one
-//! record.
+//! record, until the deadline whatever it sends.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::CertificateDer;
@@ -58,13 +59,21 @@ handshake!(UnbufferedClientConnection, ClientConnectionData);
 handshake!(UnbufferedServerConnection, ServerConnectionData);
 
 /// The relay's side. Its configuration must allow keys to be taken out.
-pub(crate) fn as_client(connection: UnbufferedClientConnection, socket: &mut TcpStream) -> io::Result<Secured> {
-    complete(connection, socket, false)
+pub(crate) fn as_client(
+    connection: UnbufferedClientConnection,
+    socket: &mut TcpStream,
+    deadline: Instant,
+) -> io::Result<Secured> {
+    complete(connection, socket, deadline, false)
 }
 
 /// The node's side.
-pub(crate) fn as_server(connection: UnbufferedServerConnection, socket: &mut TcpStream) -> io::Result<Secured> {
-    complete(connection, socket, true)
+pub(crate) fn as_server(
+    connection: UnbufferedServerConnection,
+    socket: &mut TcpStream,
+    deadline: Instant,
+) -> io::Result<Secured> {
+    complete(connection, socket, deadline, true)
 }
 
 /// What [`complete`] does next.
@@ -74,7 +83,12 @@ enum Turn {
     Done,
 }
 
-fn complete<H: Handshake>(mut connection: H, socket: &mut TcpStream, is_server: bool) -> io::Result<Secured> {
+fn complete<H: Handshake>(
+    mut connection: H,
+    socket: &mut TcpStream,
+    deadline: Instant,
+    is_server: bool,
+) -> io::Result<Secured> {
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     loop {
         let UnbufferedStatus { discard, state, .. } = connection.process(&mut incoming);
@@ -90,7 +104,7 @@ fn complete<H: Handshake>(mut connection: H, socket: &mut TcpStream, is_server: 
         match step {
             Turn::Again => {}
             Turn::Done if !connection.common().is_handshaking() => break,
-            Turn::Read | Turn::Done => read_record(socket, &mut incoming)?,
+            Turn::Read | Turn::Done => read_record(socket, &mut incoming, deadline)?,
         }
     }
     let certificate = connection.common().peer_certificates().and_then(|chain| chain.first()).cloned();
@@ -146,18 +160,62 @@ fn tell<H: Handshake>(connection: &mut H, incoming: &mut [u8], socket: &mut TcpS
 }
 
 /// Appends the next record. Bytes that are no record are appended as far as they show it; rustls says what they are.
-fn read_record(socket: &mut TcpStream, incoming: &mut Vec<u8>) -> io::Result<()> {
+fn read_record(socket: &mut TcpStream, incoming: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
     let mut header = [0; HEADER];
-    socket.read_exact(&mut header)?;
+    fill(socket, &mut header, deadline)?;
     incoming.extend_from_slice(&header);
     if is_record(&header) {
         let at = incoming.len();
         incoming.resize(at + length_of(&header), 0);
-        socket.read_exact(&mut incoming[at..])?;
+        fill(socket, &mut incoming[at..], deadline)?;
+    }
+    Ok(())
+}
+
+/// Reads until the buffer is full. A peer that sends a byte now and then has no more time than one that sends nothing.
+fn fill(socket: &mut TcpStream, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => buffer = &mut buffer[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
 
 pub(crate) fn broken(error: Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    #[test]
+    fn a_peer_that_sends_byte_by_byte_has_no_more_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        let trickle = std::thread::spawn(move || {
+            while peer.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let mut much = vec![0; 1 << 20];
+        let end = fill(&mut socket, &mut much, Instant::now() + Duration::from_millis(100));
+        // Which of the two it is depends on the last byte.
+        let over = |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock);
+        assert!(end.as_ref().is_err_and(over), "{end:?}");
+        drop(socket);
+        trickle.join().unwrap();
+    }
 }

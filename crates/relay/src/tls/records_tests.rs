@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rcgen::{CertificateParams, KeyPair};
@@ -46,6 +47,11 @@ fn configurations(suite: SupportedCipherSuite) -> (Arc<ClientConfig>, Arc<Server
 
 fn name() -> ServerName<'static> {
     ServerName::try_from("localhost").unwrap()
+}
+
+/// Bounds a hang.
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
 }
 
 fn sockets() -> (TcpStream, TcpStream) {
@@ -122,7 +128,7 @@ fn a_server_of_plain_rustls_understands_every_byte() {
         assert!(server.send_tls13_tickets > 0);
         let peer = echo(ServerConnection::new(server).unwrap().into(), theirs, b"");
         let connection = UnbufferedClientConnection::new(client, name()).unwrap();
-        let secured = as_client(connection, &mut ours).unwrap();
+        let secured = as_client(connection, &mut ours, soon()).unwrap();
         assert!(secured.certificate.is_some());
         converse(secured, ours, b"", peer);
     }
@@ -137,7 +143,7 @@ fn a_client_of_plain_rustls_is_understood_from_the_byte_behind_its_handshake_on(
         let (theirs, mut ours) = sockets();
         let first = b"in the flight of the last message of the handshake";
         let peer = echo(ClientConnection::new(client, name()).unwrap().into(), theirs, first);
-        let secured = as_server(UnbufferedServerConnection::new(server.into()).unwrap(), &mut ours).unwrap();
+        let secured = as_server(UnbufferedServerConnection::new(server.into()).unwrap(), &mut ours, soon()).unwrap();
         converse(secured, ours, first, peer);
     }
 }
@@ -148,7 +154,7 @@ fn what_is_no_handshake_is_told_apart() {
     let (mut ours, mut theirs) = sockets();
     theirs.write_all(b"this node does not speak TLS\n").unwrap();
     let connection = UnbufferedClientConnection::new(client.clone(), name()).unwrap();
-    let error = as_client(connection, &mut ours).err().unwrap();
+    let error = as_client(connection, &mut ours, soon()).err().unwrap();
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     assert!(matches!(inner, Some(Error::InvalidMessage(_))), "{error}");
     // A client that trusts nobody says so.
@@ -159,9 +165,9 @@ fn what_is_no_handshake_is_told_apart() {
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth();
     let refusing = std::thread::spawn(move || {
-        as_client(UnbufferedClientConnection::new(strict.into(), name()).unwrap(), &mut theirs).err().unwrap();
+        as_client(UnbufferedClientConnection::new(strict.into(), name()).unwrap(), &mut theirs, soon()).err().unwrap();
     });
-    let error = as_server(UnbufferedServerConnection::new(server).unwrap(), &mut ours).err().unwrap();
+    let error = as_server(UnbufferedServerConnection::new(server).unwrap(), &mut ours, soon()).err().unwrap();
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     assert!(matches!(inner, Some(Error::AlertReceived(AlertDescription::UnknownCA))), "{error}");
     refusing.join().unwrap();
