@@ -27,6 +27,7 @@ import machine  # noqa: E402
 import measure  # noqa: E402
 import moves  # noqa: E402
 import net  # noqa: E402
+import netbulk  # noqa: E402
 import netcalls  # noqa: E402
 import policies  # noqa: E402
 import recording  # noqa: E402
@@ -132,6 +133,7 @@ FIGURES = {
     "policy.verify_ms": "... reading and verifying its object",
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
     **netcalls.FIGURES,
+    **netbulk.FIGURES,
     **apis.FIGURES,
     **vm.FIGURES,
     **fpga.FIGURES,
@@ -165,6 +167,7 @@ BENCHMARKS = {
     "heap": (measure.heap, [name for name in FIGURES if name.startswith("heap.")]),
     "net": (net.net, [name for name in FIGURES if name.startswith("net.")]),
     "netcalls": (netcalls.netcalls, list(netcalls.FIGURES)),
+    "netbulk": (netbulk.netbulk, list(netbulk.FIGURES)),
     "slicing": (slicing.slicing, [name for name in FIGURES if name.startswith("slicing.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),

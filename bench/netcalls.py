@@ -46,24 +46,25 @@ def free_port():
 class Session:
     """A program with a session on a node of its own."""
 
-    def __init__(self, stack, count, serve, options):
+    def __init__(self, stack, name, arguments, serve, options):
         _, environment = measure.test_library()
         flags = ["-I", ROOT / "apis/testapi/include", "-L", measure.BUILD / "testapi", "-ltestapi"]
-        program = measure.compile_c("netcalls", *flags)
+        program = measure.compile_c(name, *flags)
         address, environment = f"127.0.0.1:{free_port()}", {**os.environ, **environment}
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
         self.node = stack.enter_context(ended(subprocess.Popen(
             [AVIARY, "serve", "--sandbox", "off", "--listen", address, *serve], env=environment, stderr=log)))
         wait_until(HANG, "the node listens", lambda: listens(self.node, address, log))
         self.guest = stack.enter_context(ended(subprocess.Popen(
-            measure.remoted([program, str(count)], "--api", "testapi", "--server", address, *options),
+            measure.remoted([program, *map(str, arguments)], "--api", "testapi", "--server", address, *options),
             env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)))
         if self.guest.stdout.readline() != "ready\n":
             raise Failure("the program has no session")
         self.program = str(program)
 
-    def median_us(self):
-        self.guest.stdin.write("\n")
+    def ask(self, line=""):
+        """The median of what it does for this line, in us."""
+        self.guest.stdin.write(f"{line}\n")
         self.guest.stdin.flush()
         return float(self.guest.stdout.readline() or "nan")
 
@@ -115,7 +116,7 @@ def counted(session, pids, count):
     try:
         for word in (b"enable\n", b"disable\n"):
             if word == b"disable\n":
-                session.median_us()
+                session.ask()
             os.write(orders, word)
             if not os.read(heard, 16):
                 raise Failure(f"perf counts nothing: {perf.communicate()[1][-300:]}")
@@ -151,10 +152,10 @@ def netcalls(quick):
     tcp = measure.compile_c("tcp")
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         run([AVIARY, "tls", "init", folder, "--tenant", "bench"])
-        session = Session(stack, count, ["--tls-dir", f"{folder}/node"], ["--tls-dir", f"{folder}/tenant-bench"])
+        session = Session(stack, "netcalls", [count], ["--tls-dir", f"{folder}/node"], ["--tls-dir", f"{folder}/tenant-bench"])
         # They take turns, so that a change of the machine's mood meets both.
         turns = [
-            {"sync_us": session.median_us(), "tcp_us": measure.measured([tcp, str(count)])["tcp_us"]} for _ in range(ROUNDS)
+            {"sync_us": session.ask(), "tcp_us": measure.measured([tcp, str(count)])["tcp_us"]} for _ in range(ROUNDS)
         ]
         medians = {f"netcalls.{name}": value for name, value in measure.medians(turns).items()}
         ratio = {"netcalls.sync_ratio": medians["netcalls.sync_us"] / medians["netcalls.tcp_us"]}
