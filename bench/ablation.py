@@ -5,7 +5,7 @@
 
 The terms are those of crates/ring/src/ablation.rs; the command and the APIs are built with the choice into target/ablation.
 A term moves a figure if every figure without it is outside of what all runs with all terms gave, by more than 2% of it.
-Terms that work together are left out at once: `--term shared-cpu,migration`.
+Terms that work together are left out at once: `--term shared-cpu,predictor`.
 """
 
 import argparse

@@ -1,15 +1,12 @@
 //! The latency with which a thread gets a CPU while other threads are runnable.
 //!
-//! While a thread that hands a device over waits for a CPU, the device is idle. Two measures shorten that wait and give no
-//! thread more CPU time than others: a short scheduling quantum, and migration to another CPU than the program's. The
-//! node, where it may, also boosts: the thread that it grants a device to is a real-time thread for as long as it holds
-//! the device, within the bounds of the node's scheduler.
+//! While a thread that hands a device over waits for a CPU, the device is idle. A short scheduling quantum shortens that
+//! wait and gives no thread more CPU time than others. The node, where it may, also boosts: the thread that it grants a
+//! device to is a real-time thread for as long as it holds the device, within the bounds of the node's scheduler.
 
 use std::cell::Cell;
 use std::io;
-use std::time::{Duration, Instant};
-
-use aviary_gate::ablation::{Term, without};
+use std::time::Duration;
 
 /// What a thread knows of itself.
 struct ThisThread {
@@ -19,13 +16,11 @@ struct ThisThread {
     number: Cell<u32>,
     /// It is boosted; stays true if the node ended the boost.
     boosted: Cell<bool>,
-    /// The time of its last migration.
-    migrated: Cell<Option<Instant>>,
 }
 
 thread_local! {
     static THREAD: ThisThread = const {
-        ThisThread { asked: Cell::new(false), number: Cell::new(0), boosted: Cell::new(false), migrated: Cell::new(None) }
+        ThisThread { asked: Cell::new(false), number: Cell::new(0), boosted: Cell::new(false) }
     };
 }
 
@@ -153,30 +148,8 @@ fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Re
     }
 }
 
-/// A migration costs some 20 us: this is the least time between two, if the kernel moves this thread back.
-const MIN_MIGRATION_INTERVAL: Duration = Duration::from_millis(2);
-
-/// Moves this thread to another CPU, if it may run on others; true if it did. Its set of allowed CPUs stays.
-pub fn migrate_off_cpu() -> bool {
-    if without(Term::Migration)
-        || THREAD.with(|thread| thread.migrated.get()).is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL)
-    {
-        return false;
-    }
-    THREAD.with(|thread| thread.migrated.set(Some(Instant::now())));
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return false };
-    let mut others = allowed;
-    others.unset(rustix::thread::sched_getcpu());
-    if others.count() == 0 {
-        return false;
-    }
-    let moved = rustix::thread::sched_setaffinity(None, &others).is_ok();
-    let _ = rustix::thread::sched_setaffinity(None, &allowed);
-    moved
-}
-
 /// True if this thread may run on more than one CPU.
-pub fn may_migrate() -> bool {
+pub fn has_other_cpus() -> bool {
     rustix::thread::sched_getaffinity(None).is_ok_and(|allowed| allowed.count() > 1)
 }
 

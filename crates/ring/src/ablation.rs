@@ -13,8 +13,6 @@ pub enum Term {
     Yield,
     /// A guest's thread is woken before its first answer after a grant.
     GuestWake,
-    /// A thread that shares its CPU with its waiting peer moves to another one.
-    Migration,
     /// A lane watches the device before it sleeps over work that the guest waits for.
     CompletionPoll,
     /// A device is kept for a session only while that tends to come back in time; without: always.
@@ -40,7 +38,6 @@ pub const TERMS: &[(&str, Term)] = &[
     ("boost", Term::Boost),
     ("yield", Term::Yield),
     ("guest-wake", Term::GuestWake),
-    ("migration", Term::Migration),
     ("completion-poll", Term::CompletionPoll),
     ("reuse-hint", Term::ReuseHint),
     ("awake", Term::Awake),

@@ -361,7 +361,7 @@ impl Lane {
         cpu::unboost();
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
         let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
-        if guest_is_here && !cpu::may_migrate() {
+        if guest_is_here && !cpu::has_other_cpus() {
             // Only one of the two can be awake, and the answer begins here.
             return WaitAdvice::default();
         }
@@ -423,12 +423,11 @@ struct WaitAdvice {
 }
 
 /// A thread that spins keeps others from its CPU. A guest's thread that had to be woken may have come to this
-/// one.
+/// one, or is here in any case.
 #[cold]
 fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {
-    let apart = || if advice.guest_is_here { cpu::migrate_off_cpu() } else { !advice.guest_sleeps };
-    let stays = if !advice.awake.is_zero() && apart() { advice.awake } else { Duration::ZERO };
-    end.set_spin_window(stays);
+    let apart = !advice.guest_is_here && !advice.guest_sleeps;
+    end.set_spin_window(if apart { advice.awake } else { Duration::ZERO });
 }
 
 #[cfg(test)]

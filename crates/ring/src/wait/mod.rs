@@ -78,11 +78,6 @@ pub struct Spinner {
 /// Time within which a reply follows if the peer wakes this side before the reply is complete.
 const POST_WAKE_SPIN: Duration = Duration::from_millis(1);
 
-/// Time for the peer to notice that it has woken this side on the CPU that the peer runs on, and to
-/// migrate. Longer than the peer's own sleep during a migration with the slack that Linux adds,
-/// because the peer must be the first to wake up.
-const MAX_PEER_MIGRATION_TIME: Duration = Duration::from_micros(100);
-
 /// Spin time of a thread that was woken on its peer's CPU: the peer may have no other CPU.
 const SHARED_CPU_SPIN: Duration = Duration::from_micros(300);
 
@@ -293,8 +288,7 @@ fn wake_up_before(flag: &WaitFlag, liveness: &Liveness, plan: WaitPlan, ready: i
 }
 
 /// Sleeps briefly so that a peer on this CPU can submit the request that it has just received, and
-/// then spins for the reply while the peer waits. The peer notices the spinning thread and migrates
-/// to another CPU.
+/// then spins for the reply while the peer waits; Linux moves one of them to another CPU.
 fn yield_to_peer(flag: &WaitFlag, liveness: &Liveness, spin_window: Duration, ready: impl Fn() -> bool) -> bool {
     sleep_once(flag, liveness, SHARED_CPU_SLEEP, &ready);
     spin(spin_window, ready)
@@ -389,9 +383,6 @@ fn sleep(
             // The peer runs on the CPU where this thread has just been woken, and needs it to go
             // on.
             let on_peers_cpu = shares_cpu(word >> 1);
-            if on_peers_cpu && !post_wake_spin.is_zero() && !without(Term::Migration) {
-                sleep_once(flag, liveness, MAX_PEER_MIGRATION_TIME, &ready);
-            }
             if spin(if on_peers_cpu { post_wake_spin.min(SHARED_CPU_SPIN) } else { post_wake_spin }, &ready) {
                 return Ok(());
             }
@@ -521,15 +512,14 @@ mod tests {
     }
 
     #[test]
-    fn thread_woken_on_its_peers_cpu_naps_then_spins() {
+    fn thread_woken_on_its_peers_cpu_spins() {
         let (word, began) = (AtomicU32::new(0), Instant::now());
         let doorbell = Restless { sleeps: 0.into(), waker: current_cpu };
         let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
         // Becomes true within the spin time of a thread on its peer's CPU.
         let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
         assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), &mut uninterrupted, ready).is_ok());
-        let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
-        assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
+        assert_eq!(doorbell.sleeps.load(Ordering::SeqCst), 1);
     }
 
     #[test]

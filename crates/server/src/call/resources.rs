@@ -168,8 +168,10 @@ impl Call {
     /// The device has its work, or will never get it.
     pub fn vacate(&mut self) {
         if let Some(stay) = self.work.stay.take() {
-            if let (Some(wait), Some(lane)) = (stay.answers_after, current::lane()) {
-                lane.wake_guest(wait);
+            if stay.answers_soon
+                && let Some(lane) = current::lane()
+            {
+                lane.wake_guest();
             }
             self.session.devices.submit_done(stay, self.work.device_time.take());
         }

@@ -20,11 +20,6 @@ use crate::session::Session;
 use crate::session::pause::StopEnd;
 use crate::session::waits::LaneWait;
 
-/// The time that a guest's thread needs to wake up.
-const GUEST_WAKE_UP_TIME: Duration = Duration::from_micros(30);
-/// How long it must be until the answer for this thread to look where the guest's has woken up, and to go elsewhere.
-const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
-
 /// Takes callbacks to the guest on its lane, and serves the guest's calls until it answers.
 pub trait CallBack {
     /// The answer is left in `into`.
@@ -106,26 +101,18 @@ impl LaneContext {
         }
     }
 
-    /// The guest's thread will get an answer on this lane after `wait`: it should be awake by then. It waits for that by
-    /// spinning, so not where this thread runs, which goes elsewhere while the device has something to do.
-    pub fn wake_guest(&self, wait: Duration) {
+    /// The guest's thread will get an answer on this lane soon: it should be awake by then. It waits for that by spinning, so
+    /// not where this thread runs and has no other CPU.
+    pub fn wake_guest(&self) {
         if without(Term::GuestWake) {
             return;
         }
         let end = self.end.borrow();
-        let slept = end.peer_sleeps();
         // It would be awake where this thread has to run, too.
-        if slept && end.shares_cpu() && !cpu::may_migrate() {
+        if end.peer_sleeps() && end.shares_cpu() && !cpu::has_other_cpus() {
             return;
         }
         end.wake_peer();
-        if slept && wait >= MIN_WAIT_TO_MIGRATE {
-            // Linux may have it run anywhere; by then it says where.
-            std::thread::sleep(GUEST_WAKE_UP_TIME);
-            if end.shares_cpu() {
-                cpu::migrate_off_cpu();
-            }
-        }
     }
 }
 

@@ -77,9 +77,8 @@ struct Known {
 #[derive(Debug, Clone, Copy)]
 pub struct Admission {
     known: usize,
-    /// A program that calls often was just let in: its thread sleeps, and the first answer comes after so long or
-    /// somewhat later.
-    pub answers_after: Option<Duration>,
+    /// A program that calls often was just let in: its thread sleeps, and the first answer comes soon.
+    pub answers_soon: bool,
 }
 
 impl Devices {
@@ -148,8 +147,8 @@ impl Devices {
         entry.holder.begin(waited, monotonic());
         entry.waited_at = None;
         let cost = entry.holder.cost().map(Duration::from_nanos);
-        let answers_after = cost.filter(|cost| waited && self.spins(slot) && *cost <= MAX_COST_TO_SPIN_FROM_START);
-        Ok(Some(Admission { known: at, answers_after }))
+        let is_short = cost.is_some_and(|cost| cost <= MAX_COST_TO_SPIN_FROM_START);
+        Ok(Some(Admission { known: at, answers_soon: waited && is_short && self.spins(slot) }))
     }
 
     /// The call has given the device its work. `measured`: what that cost, if the library says so.
