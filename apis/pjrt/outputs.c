@@ -221,6 +221,12 @@ int know_place(PJRT_Buffer *buffer, PJRT_Device *device, PJRT_Memory *memory) {
     }
     return 0;
 }
+int passed(PJRT_Buffer *buffer, int is_deleted) {
+    struct charged *known = metadata(struct charged, buffer);
+    if (known)
+        __atomic_store_n(&known->passed, is_deleted != 0, __ATOMIC_RELAXED);
+    return 0;
+}
 /* One that another buffer has become is where that was. */
 int know_like(PJRT_Buffer *buffer, PJRT_Buffer *from) {
     struct charged *known = metadata(struct charged, buffer);
@@ -252,12 +258,6 @@ PJRT_Error *tell_dims(PJRT_Buffer *buffer, const int64_t **dims, size_t *num_dim
     *dims = known->dims;
     *num_dims = known->num_dims;
     return NULL;
-}
-int passed(PJRT_Buffer *buffer, int is_deleted) {
-    struct charged *known = metadata(struct charged, buffer);
-    if (known)
-        __atomic_store_n(&known->passed, is_deleted != 0, __ATOMIC_RELAXED);
-    return 0;
 }
 
 /* An error with which a program would end, of a buffer that was never made, is none. */
