@@ -1,10 +1,12 @@
 /* An OpenCL program that says what it has.
-     compute MEBIBYTES   takes buffers of 1 MiB and uses them, until it has so many or is refused; then adds vectors and checks
+     compute MEBIBYTES [FIFO]   takes buffers of 1 MiB and uses them, until it has so many or is refused; then adds vectors and checks.
+                                With FIFO it waits in between until somebody writes there, and checks what the first buffer holds.
    Prints "held N", and "refused NAME" if it was; ends with status 0 if the sums are right. */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST 65536
 #define COUNT 1024
@@ -34,6 +36,20 @@ static int sums(cl_context context, cl_device_id device, cl_command_queue queue)
     return wrong != 0;
 }
 
+/* Waits without a call, and says whether the buffer holds what it was given. */
+static int kept(cl_command_queue queue, cl_mem buffer, const char *fifo) {
+    int given[COUNT], found[COUNT] = {0};
+    for (int i = 0; i < COUNT; i++)
+        given[i] = 3 * i + 1;
+    if (clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, sizeof given, given, 0, NULL, NULL) || clFinish(queue))
+        return 0;
+    FILE *file = fopen(fifo, "r");
+    if (!file || fgetc(file) == EOF)
+        return 0;
+    fclose(file);
+    return clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, sizeof found, found, 0, NULL, NULL) == CL_SUCCESS && memcmp(given, found, sizeof found) == 0;
+}
+
 int main(int count, char **words) {
     int most = count > 1 ? atoi(words[1]) : 0, got = 0;
     cl_platform_id platform;
@@ -51,6 +67,10 @@ int main(int count, char **words) {
     if (got < most)
         printf("refused %d\n", error);
     fflush(stdout);
+    if (count > 2 && got > 0 && !kept(queue, held[0], words[2])) {
+        printf("the buffer is another\n");
+        return 3;
+    }
     for (int i = 0; i < got; i++)
         clReleaseMemObject(held[i]);
     int wrong = sums(context, device, queue);

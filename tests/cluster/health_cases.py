@@ -1,4 +1,6 @@
-"""Devices that are lost."""
+"""Devices that are lost, and nodes whose devices are to be left."""
+
+import json
 
 from fault_cases import WORK, grows
 from harness.process import HANG, Wrong, wait_until
@@ -9,6 +11,8 @@ LOST = "unhealthy=lost"
 # What the DaemonSet of these tests has as --grace.
 GRACE = 10
 SLEEP_AND_USE = ("/bin/sh", "-c", "accelerate 1 1000000 1 0 0 9999999999 & exec sleep infinity")
+
+
 
 
 def evicted_after_grace(cluster):
@@ -42,4 +46,35 @@ def evicted_after_grace(cluster):
     pods.nothing_left()
 
 
-CASES = {"evicted after its grace": evicted_after_grace}
+def evacuated(cluster):
+    """Sessions are parked before pods are evicted; one that tolerates it comes back with the right result."""
+    pods = Pods(cluster)
+    stays = claim("stays", share=1, memory="8Mi")
+    # Without its effect it would not count.
+    tolerate = [{"key": "accel.aviary.dev/evacuated", "operator": "Exists", "effect": "NoExecute"}]
+    stays["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = tolerate
+    cluster.apply(stays, claim("goes", share=1, memory="8Mi"))
+    idle = ("/bin/sh", "-c", "busybox mkfifo /tmp/go; compute 3 /tmp/go; exec sleep infinity")
+    for name in ("stays", "goes"):
+        cluster.apply(pod(name, *idle, claim_name=name, node="n2"))
+        pods.wait_for_log(name, "held 3")
+    tenants = {name: pods.tenant(name) for name in ("stays", "goes")}
+    cluster.kubectl("annotate", "node", "n1", "aviary.dev/evacuate=")
+    try:
+        wait_until(HANG, "the pod that does not tolerate it is gone", lambda: not cluster.get("pod", "goes"))
+        events = {one["involvedObject"]["name"] for one in cluster.get("events")["items"] if one["reason"] == "Parked"}
+        if not {"stays", "goes"} <= events:
+            raise Wrong(f"parked were {events}; {json.dumps(cluster.get('events')['items'])[-3000:]}")
+        (session,) = pods.sessions("n1", tenants["stays"])
+        if not session.get("parked"):
+            raise Wrong(f"{session}")
+    finally:
+        cluster.kubectl("annotate", "node", "n1", "aviary.dev/evacuate-")
+    wait_until(HANG, "the devices may be used again", lambda: not cluster.taints("n1"))
+    pods.inside("stays", "/bin/sh", "-c", "echo >/tmp/go")
+    pods.wait_for_log("stays", "sums right")
+    pods.remove("stays", "goes")
+    pods.nothing_left()
+
+
+CASES = {"evicted after its grace": evicted_after_grace, "evacuated": evacuated}
