@@ -159,7 +159,9 @@ def slices_by_hand(cluster):
     finally:
         tell_plugin(cluster, "n1", "CONT")
     pods.wait_for_event("Refused", "would give away more of device")
-    first = next(name for name in ("one", "two") if pods.phase(name) == "Running")
+    running = lambda: [name for name in ("one", "two") if pods.phase(name) == "Running"]
+    wait_until(HANG, "one of them runs", running)
+    (first,) = running()
     shares = [grant["share"] for grant in cluster.grants("n1").values()]
     if shares != [60]:
         raise Wrong(f"{shares}")
