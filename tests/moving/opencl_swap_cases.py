@@ -151,9 +151,17 @@ def start(guests, size, rounds):
 
 
 def programs_of_twice_the_device(tools, size, keys="", **variables):
-    """Two programs, of which the device holds one: both print what they print natively, and never is there more than that."""
-    rounds, need = 60, BUFFERS * size + MORE
-    environment = environment_of(tools)
+    """Two programs, of which the device holds one: both print what they print natively, and never is there more than that. The first
+    one may be at its end before the second one needs its room: then they work longer."""
+    for rounds in (60, 600, 6000):
+        if two_at_once(tools, size, rounds, keys, variables):
+            return
+    raise Wrong(f"nobody has made room in {rounds} rounds")
+
+
+def two_at_once(tools, size, rounds, keys, variables):
+    """How often one of them has left."""
+    need, environment = BUFFERS * size + MORE, environment_of(tools)
     native = subprocess.run(
         [crowd(), str(BUFFERS), str(size), str(rounds)], env=environment, capture_output=True, text=True, check=True, timeout=HANG
     ).stdout
@@ -171,10 +179,11 @@ def programs_of_twice_the_device(tools, size, keys="", **variables):
             if text != native or program.returncode:
                 raise Wrong(f"status {program.returncode}: {text[-300:]} {errors[-500:]}")
         nothing_is_left(node, "after a crowd")
+        if host_swap(node) != (0, 0):
+            raise Wrong(f"{host_swap(node)}")
         outs = node.log.read_text().count("swapped out")
-        if host_swap(node) != (0, 0) or not outs:
-            raise Wrong(f"{host_swap(node)}, {outs} evictions")
         tools.figures.append({"case": "opencl-crowd", "looks": looks, "outs": outs})
+        return outs
 
 
 def crowd_in_memory_of_the_runtime(tools):
