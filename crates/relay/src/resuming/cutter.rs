@@ -110,27 +110,32 @@ impl Cutter {
             let length = u32::from_le_bytes(packet[..4].try_into().unwrap()) & LENGTH;
             packet.resize(4 + length as usize, 0);
             from.read_exact(&mut packet[4..])?;
-            let bytes = self.count(number, up);
-            to.write_all(&packet[..bytes.unwrap_or(packet.len()).min(packet.len())])?;
-            if bytes.is_some() {
-                self.cut(number);
+            let cut = self.claim(number, up);
+            let passes = cut.map_or(packet.len(), |cut| cut.bytes.min(packet.len()));
+            to.write_all(&packet[..passes])?;
+            if let Some(cut) = cut {
+                self.cut(cut, number);
+                return Err(io::ErrorKind::ConnectionReset.into());
             }
         }
         Ok(())
     }
 
-    /// Another packet. `Some`: only so many bytes of it pass.
-    fn count(&self, number: usize, up: bool) -> Option<usize> {
+    /// Another packet. `Some`: the cut that it meets, which is its connection's alone: another one's next packet passes whole.
+    fn claim(&self, number: usize, up: bool) -> Option<Breakage> {
         let mut state = self.state();
         let cut = state.cuts.front().copied().filter(|cut| cut.up == up && cut.seen.has(number, number))?;
         state.counted += 1;
-        (state.counted > cut.packets).then_some(cut.bytes)
+        if state.counted <= cut.packets {
+            return None;
+        }
+        state.cuts.pop_front();
+        (state.counted, state.done) = (0, state.done + 1);
+        Some(cut)
     }
 
-    fn cut(&self, seen: usize) {
-        let mut state = self.state();
-        let Some(cut) = state.cuts.pop_front() else { return };
-        (state.counted, state.done) = (0, state.done + 1);
+    fn cut(&self, cut: Breakage, seen: usize) {
+        let state = self.state();
         let lines = state.lines.iter().enumerate().filter(|(number, _)| cut.which.has(*number, seen));
         lines.for_each(|(_, line)| line.iter().for_each(reset));
     }
