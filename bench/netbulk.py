@@ -24,7 +24,7 @@ FIGURES = {
 
 
 def used(pid):
-    """CPU seconds of each thread of a process, by its name; those of one name are together, with the most of one."""
+    """By id: the name of each thread of a process, and its CPU seconds."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):

@@ -13,8 +13,6 @@ GRACE = 10
 SLEEP_AND_USE = ("/bin/sh", "-c", "accelerate 1 1000000 1 0 0 9999999999 & exec sleep infinity")
 
 
-
-
 def evicted_after_grace(cluster):
     """The vendor's library goes: its devices get no claims at once; the pods that use them, on both nodes, go after the grace, and those
     of other devices stay."""
