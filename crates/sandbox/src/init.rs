@@ -179,9 +179,36 @@ fn close_all_but(kept: &OwnedFd) {
 mod tests {
     use super::*;
     use rustix::pipe::pipe;
+    use std::alloc::{GlobalAlloc, Layout, System};
     use std::fs::File;
     use std::io::{Read, Write};
     use std::time::{Duration, Instant};
+
+    /// The C library's, which may ask the kernel (`brk`, `madvise`) whenever memory is allocated or freed. This one always does.
+    struct AsksKernel;
+
+    #[global_allocator]
+    static ALLOCATOR: AsksKernel = AsksKernel;
+
+    fn ask_kernel() {
+        // SAFETY: a break of 0 is refused, so that nothing changes.
+        unsafe { libc::syscall(libc::SYS_brk, 0) };
+    }
+
+    // SAFETY: the system's allocator does all of it.
+    unsafe impl GlobalAlloc for AsksKernel {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            ask_kernel();
+            // SAFETY: as the caller says.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+            ask_kernel();
+            // SAFETY: as the caller says.
+            unsafe { System.dealloc(memory, layout) }
+        }
+    }
 
     /// Bounds a hang.
     const HANG: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ mod lists;
 mod requests;
 
 use std::io;
+use std::mem::ManuallyDrop;
 
 pub use filter::{Allowed, FilterError};
 pub(crate) use filter::{failed, recording};
@@ -46,12 +47,15 @@ pub fn restrict(allowed: &Allowed, report: fn(libc::c_long)) -> Result<(), Filte
     seccompiler::apply_filter_all_threads(&filter::enforcing(allowed)?).map_err(failed)
 }
 
-/// Installs a filter for this thread and all that it starts: any call but these ends the process.
+/// Installs a filter for this thread and all that it starts: any call but these ends the process. The caller allocates and
+/// frees no memory from here on: the C library may ask the system for more, or return some.
 ///
 /// # Errors
 /// As [`restrict`].
 pub(crate) fn restrict_to(calls: &[libc::c_long]) -> Result<(), FilterError> {
-    seccompiler::apply_filter(&filter::only(calls)?).map_err(failed)
+    // Not freed, since that is after the filter is installed.
+    let program = ManuallyDrop::new(filter::only(calls)?);
+    seccompiler::apply_filter(&program).map_err(failed)
 }
 
 static REPORT: std::sync::OnceLock<fn(libc::c_long)> = std::sync::OnceLock::new();
