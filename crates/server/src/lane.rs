@@ -338,24 +338,24 @@ impl Lane {
         let mut deliveries = self.deliveries.borrow_mut();
         let piggyback = if reply { self.piggyback() } else { Piggyback::default() };
         let mut end = context.end.borrow_mut();
-        let advice = (reply && context.session.devices.scheduled()).then(|| self.wait_advice(&mut header, &end));
+        let spin_window = (reply && context.session.devices.scheduled()).then(|| self.wait_advice(&mut header, &end));
         let sent = send_on(&context.session, &mut end, &mut header, body, regions, piggyback, &mut deliveries);
-        if let Some(advice) = advice {
-            apply_advice(advice, &mut end);
+        if let Some(window) = spin_window {
+            end.set_spin_window(window);
         }
         context.guest_waits.set(waits);
         add(&self.counters.bytes_out, body.len() as u64);
         sent
     }
 
-    /// Decides if the guest's thread shall stay awake for the next answer, and this one for the next call.
+    /// Decides if the guest's thread shall stay awake for the next answer, and how long this one for the next call.
     #[cold]
-    fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
+    fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> Duration {
         let awake = self.context.session.devices.reply_spin_window();
         let poll = if without(Term::CompletionPoll) { Duration::ZERO } else { awake };
         self.context.completion_poll_time.set(poll);
         if awake.is_zero() {
-            return WaitAdvice::default();
+            return Duration::ZERO;
         }
         // It will wait by spinning, and the program's thread may want this very CPU.
         cpu::unboost();
@@ -363,10 +363,12 @@ impl Lane {
         let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
         if guest_is_here && !cpu::has_other_cpus() {
             // Only one of the two can be awake, and the answer begins here.
-            return WaitAdvice::default();
+            return Duration::ZERO;
         }
         header.flags |= flag::STAY_AWAKE;
-        WaitAdvice { awake, guest_sleeps, guest_is_here }
+        // A thread that spins keeps others from its CPU. A guest's thread that has to be woken may come to this one, or is here
+        // in any case.
+        if guest_is_here || guest_sleeps { Duration::ZERO } else { awake }
     }
 
     /// Notices of a reply beside its result.
@@ -412,22 +414,6 @@ impl CallBack for Lane {
         self.context.end.borrow_mut().set_interruptible(self.context.nesting.get() == 0);
         result
     }
-}
-
-/// How to wait after an answer.
-#[derive(Default)]
-struct WaitAdvice {
-    awake: Duration,
-    guest_sleeps: bool,
-    guest_is_here: bool,
-}
-
-/// A thread that spins keeps others from its CPU. A guest's thread that had to be woken may have come to this
-/// one, or is here in any case.
-#[cold]
-fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {
-    let apart = !advice.guest_is_here && !advice.guest_sleeps;
-    end.set_spin_window(if apart { advice.awake } else { Duration::ZERO });
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! It holds the write end of a pipe, never the log itself: whatever a tenant's native code does with it cannot truncate,
 //! rewrite or imitate the node's lines. The node reads a bounded number of bytes a second, prefixes each line, and tells
-//! ten a second.
+//! twenty a second.
 
 mod hearing;
 
@@ -19,8 +19,8 @@ use std::{
 
 /// Longest line, in bytes; what follows in it is left out.
 const LONGEST: usize = 4096;
-/// Bytes of one API server that the node reads in a second: more than ten longest lines.
-const BUDGET: usize = 64 << 10;
+/// Bytes of one API server that the node reads in a second: more than twenty longest lines.
+const BUDGET: usize = 128 << 10;
 const SECOND: Duration = Duration::from_secs(1);
 /// Sessions of one API server whose lines are told under their numbers: more than it may have at a time.
 const REMEMBERED: usize = 256;
