@@ -74,12 +74,14 @@ def epoch():
     return int(given or output("git", "log", "-1", "--format=%ct", cwd=ROOT))
 
 
-def apis(builds):
-    """The folders of what is packed, by name; it says what is not there."""
+def apis(builds, may_lack):
+    """The folders of what is packed, by name. `may_lack`: what is not there is said and left out."""
     specified = {path.parent.name for path in ROOT.glob("apis/*/*.lapis") if re.search(r"^\s*api\(", path.read_text(encoding="utf-8"), re.M)}
     built = {path.parent.name: path.parent for path in sorted(builds.glob("*/api.json"))}
-    for name in sorted(specified - NOT_PACKED - built.keys()):
-        print(f"dist: warning: {name} is not built and not packed", file=sys.stderr)
+    if lacking := ", ".join(sorted(specified - NOT_PACKED - built.keys())):
+        if not may_lack:
+            die(f"not built: {lacking}; why is said above, where it was tried")
+        print(f"dist: warning: not built and not packed: {lacking}", file=sys.stderr)
     return {name: folder for name, folder in built.items() if name in specified - NOT_PACKED}
 
 
@@ -354,7 +356,7 @@ def main():
     parser.add_argument("--as-built", action="store_true", help="pack target/release and target/aviary, for this system alone; for tests")
     arguments = parser.parse_args()
     release, builds = AS_BUILT if arguments.as_built else PORTABLE
-    number, seconds, names = version(), epoch(), apis(builds)
+    number, seconds, names = version(), epoch(), apis(builds, arguments.as_built)
     target = arguments.output.resolve()
     (target / "build").mkdir(parents=True, exist_ok=True)
     if arguments.only is None:

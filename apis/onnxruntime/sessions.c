@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "external.h"
@@ -123,7 +124,8 @@ void *create_session_function(void) {
 
 /* Bytes of the model into a file without a name; -1 if there is none. */
 static int file_of(const void *model, size_t bytes) {
-    int file = memfd_create("model", MFD_CLOEXEC);
+    /* The function of that name is in glibc 2.27 and newer only. */
+    int file = (int)syscall(SYS_memfd_create, "model", MFD_CLOEXEC);
     size_t written = 0;
     while (file >= 0 && written < bytes) {
         ssize_t more = write(file, (const char *)model + written, bytes - written);
