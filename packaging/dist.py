@@ -307,6 +307,9 @@ def debian(layout, names, number, seconds, options, plugin, target):
         path.write_text(path.read_text(encoding="utf-8").replace("@VERSION@", number), encoding="utf-8")
     staged.text("aviary", "etc/aviary/node.toml", node_toml(layout.place("aviary", "bin/aviary")))
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(seconds), "PACK": options, "LEFT_OUT": left_out, "LC_ALL": "C.UTF-8", "DH_INTERNAL_OPTIONS": ""}
+    # dpkg-deb keeps a time before SOURCE_DATE_EPOCH: that of the checkout.
+    for path in build.rglob("*"):
+        os.utime(path, (seconds, seconds), follow_symlinks=False)
     run("debian/rules", "binary", cwd=build, env=environment)
     check(build / "debian")
     (target / "optional").mkdir(exist_ok=True)
