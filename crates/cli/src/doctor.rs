@@ -223,7 +223,9 @@ fn program(name: &str, help: &str) -> Finding {
 
 fn cargo() -> Finding {
     let (major, minor) = OLDEST_RUST;
-    let help = format!("Rust {major}.{minor} or newer is needed: apt-get install cargo-web (of Debian 12's security archive), or rustup");
+    let help = format!(
+        "Rust {major}.{minor} or newer is needed: apt-get install cargo-web (of Debian 12's security archive), or rustup"
+    );
     match program("cargo", &help) {
         Good(text) if rust_version(&text).is_some_and(|version| version < OLDEST_RUST) => {
             Weak(format!("{text}; {help}"))
