@@ -267,7 +267,7 @@ def rules(tools):
 
 
 def audit(tools):
-    """Refusals are told with all that matters, five a second, and the rest is counted."""
+    """Refusals are told with all that matters, ten a second, and the rest is counted."""
     with serving(tools, tenant("told")) as node:
         began = time.monotonic()
         with taking(tools, guests_environment(node), PIECE) as taker:
