@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import apis  # noqa: E402
 import asleep  # noqa: E402
 import callcost  # noqa: E402
+import claims  # noqa: E402
 import delegate  # noqa: E402
 import fair  # noqa: E402
 import fpga  # noqa: E402
@@ -140,6 +141,7 @@ FIGURES = {
     **delegate.FIGURES,
     **moves.FIGURES,
     **recording.FIGURES,
+    **claims.FIGURES,
     "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
     "sandbox.attach_off_ms": "... on one without",
     "sandbox.attach_more_ms": "... the difference (target <= 3)",
@@ -183,6 +185,7 @@ BENCHMARKS = {
     "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
     "move": (moves.moves, list(moves.FIGURES)),
     "recording": (recording.recording, list(recording.FIGURES)),
+    "cluster": (claims.claims, list(claims.FIGURES)),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 BENCHMARKS |= delegate.benchmarks()

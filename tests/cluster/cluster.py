@@ -109,6 +109,16 @@ class Cluster:
         """Further options of the controller manager."""
         return ()
 
+    @staticmethod
+    def scheduler_options():
+        """Further options of the scheduler."""
+        return ()
+
+    @staticmethod
+    def api_server_options():
+        """Further options of the API server."""
+        return ()
+
     @property
     def host_end(self):
         return f"avk{self.control.init}"[:15]
@@ -153,7 +163,8 @@ class Cluster:
         control.spawn("manager", self.program, "controller-manager", "--kubeconfig", self.folder / "manager.kubeconfig",
                       "--service-account-private-key-file", pki / "sa.key", "--root-ca-file", pki / "ca.crt",
                       "--use-service-account-credentials", "--leader-elect=false", *keys, *self.manager_options())
-        control.spawn("scheduler", self.program, "scheduler", "--kubeconfig", self.scheduler_config(), "--leader-elect=false")
+        control.spawn("scheduler", self.program, "scheduler", "--kubeconfig", self.scheduler_config(), "--leader-elect=false",
+                      *self.scheduler_options())
 
     def scheduler_config(self):
         """How the scheduler reaches the API server."""
@@ -172,7 +183,7 @@ class Cluster:
             "--kubelet-preferred-address-types", "InternalIP",
             "--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", pki / "sa.key",
             "--service-account-signing-key-file", pki / "sa.key", "--service-cluster-ip-range", "10.96.0.0/16",
-            "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction",
+            "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", *self.api_server_options(),
         )
         # What other parts need of it: before, they have no rights. Its check of everything may fail for long under load.
         rights = "/readyz/poststarthook/rbac/bootstrap-roles"

@@ -32,6 +32,7 @@ import (
 const (
 	driver    = "accel.aviary.dev"
 	namespace = "default"
+	local     = "local"
 	retry     = 200 * time.Millisecond
 	perCall   = 30 * time.Second
 	// hang is longer than a pod waits for room on a busy machine.
@@ -46,6 +47,9 @@ var (
 	parallel   = flag.Int("parallel", 40, "the most at a time")
 	seed       = flag.Int64("seed", 1, "of what is made and how long it lives")
 	share      = flag.Int("share", 60, "the largest share of a claim")
+	patience   = flag.Duration("patience", 3*time.Second, "the longest that a claim lives beyond what it waits for")
+	every      = flag.Bool("every", false, "every claim is prepared before it is deleted")
+	where      = flag.String("where", "", "local: claims of devices of the pod's own node; else names of nodes for the pods; empty: anywhere")
 )
 
 // double is all kubelets.
@@ -215,8 +219,8 @@ func (d *double) load(ctx context.Context) {
 	began := time.Now()
 	for number := range *count {
 		room <- true
-		part, patience := 1+random.Intn(*share), time.Duration(random.Intn(3000))*time.Millisecond
-		waits := random.Intn(4) > 0
+		part, patience := 1+random.Intn(*share), time.Duration(random.Int63n(max(int64(*patience), 1)))
+		waits := random.Intn(4) > 0 || *every
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -228,7 +232,7 @@ func (d *double) load(ctx context.Context) {
 		}
 	}
 	all.Wait()
-	fmt.Printf("%d made and deleted in %.0f s\n", *count, time.Since(began).Seconds())
+	fmt.Printf("%d made and deleted in %.1f s\n", *count, time.Since(began).Seconds())
 }
 
 func (d *double) one(ctx context.Context, name string, part int, patience time.Duration, waits bool) {
@@ -276,16 +280,36 @@ func (d *double) one(ctx context.Context, name string, part int, patience time.D
 }
 
 func claimCalled(name string, part int) *resourceapi.ResourceClaim {
-	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{
-		Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "part", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: driver, Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-				"share": *resource.NewQuantity(int64(part), resource.DecimalSI)}}}}}}}}
+	devices := resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "part", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: driver, Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"share": *resource.NewQuantity(int64(part), resource.DecimalSI)}}}}}}
+	if *where == local {
+		own := resourceapi.FullyQualifiedName(driver + "/node")
+		here := resourceapi.DeviceRequest{Name: "here", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "here.aviary.dev"}}
+		devices.Requests = append(devices.Requests, here)
+		devices.Constraints = []resourceapi.DeviceConstraint{{Requests: []string{"here", "part"}, MatchAttribute: &own}}
+	}
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: devices}}
+}
+
+// onNodes is for pods that are for some nodes only; nil: they are for all.
+func onNodes() *corev1.Affinity {
+	if *where == "" || *where == local {
+		return nil
+	}
+	var terms []corev1.NodeSelectorTerm
+	for _, name := range strings.Split(*where, ",") {
+		terms = append(terms, corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}})
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
 }
 
 func podCalled(name string) *corev1.Pod {
 	no, grace := false, int64(30)
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
+		AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace, Affinity: onNodes(),
 		ResourceClaims: []corev1.PodResourceClaim{{Name: "part", ResourceClaimName: &name}},
 		Containers: []corev1.Container{{Name: "none", Image: "none",
 			Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "part"}}}}}}}
