@@ -74,7 +74,8 @@ func (f Files) Write(uid, folder string, apis []string) error {
 	if err != nil {
 		return err
 	}
-	return store.WriteFile(f.path(uid), data, 0o644)
+	// Not flushed: the folder is in memory, as a rule, and kubelets that start prepare claims again.
+	return store.ReplaceFile(f.path(uid), data, 0o644)
 }
 
 // library is the name of an API's library.

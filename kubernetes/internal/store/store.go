@@ -122,19 +122,30 @@ func (s *Store) UIDs() ([]string, error) {
 	return uids, nil
 }
 
-// WriteFile writes a whole file or nothing.
+// WriteFile writes a whole file or nothing, and flushes it to the disk.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
+	if err := replace(path, data, mode, (*os.File).Sync); err != nil {
+		return err
+	}
+	return flush(filepath.Dir(path))
+}
+
+// ReplaceFile writes a whole file or nothing, as others see it now: a machine that loses power may lose it.
+func ReplaceFile(path string, data []byte, mode os.FileMode) error {
+	return replace(path, data, mode, func(*os.File) error { return nil })
+}
+
+func replace(path string, data []byte, mode os.FileMode, sync func(*os.File) error) error {
 	next := path + ".new"
 	out, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
 	_, err = out.Write(data)
-	err = errors.Join(err, out.Sync(), out.Close())
-	if err == nil {
-		err = os.Rename(next, path)
+	if err = errors.Join(err, sync(out), out.Close()); err != nil {
+		return err
 	}
-	return errors.Join(err, flush(filepath.Dir(path)))
+	return os.Rename(next, path)
 }
 
 func flush(folder string) error {
