@@ -97,7 +97,7 @@ def parameters(cluster):
     for given, word in (
         ({"cpa": "30%"}, "unknown field cpa"), ({"cap": "130%"}, "cap is a percentage"), ({"cap": 30}, "cap is a percentage"),
         ({"sessions": 0}, "sessions and threads are whole numbers"), ({"limits": {"device_memory": "1Gi"}}, "ask for it as capacity"),
-        ({"kind": "Other"}, "expected apiVersion"),
+        ({"kind": "Other"}, "expected apiVersion"), ({"apis": []}, "apis is a list of one or more"),
     ):
         refused(cluster.apply(claim("wrong", share=1, parameters=given), check=False), "denied request", word)
         refused(cluster.apply(claim_template("wrong", share=1, parameters=given), check=False), "denied request", word)
@@ -107,14 +107,16 @@ def parameters(cluster):
     narrow["spec"]["config"][0]["opaque"]["parameters"]["cap"] = "50%"
     pods = Pods(cluster)
     cluster.apply(narrow, claim("wide", share=1, memory="1Mi", device_class="narrow", parameters={"cap": "60%"}),
-                  claim("fits", share=1, memory="1Mi", device_class="narrow", parameters={"cap": "40%", "sessions": 3}),
+                  claim("first", share=1, memory="1Mi", device_class="narrow", parameters={"priority": 1}),
+                  pod("first", *SLEEP, claim_name="first", node="n1"), claim("fits", share=1, memory="1Mi", device_class="narrow", parameters={"cap": "40%", "sessions": 3}),
                   pod("wide", *SLEEP, claim_name="wide", node="n1"), pod("fits", *SLEEP, claim_name="fits", node="n1"))
     pods.wait_for_event("wide: Refused", "AcceleratorConfig.cap: 60%: its class allows 50% at the most")
+    pods.wait_for_event("first: Refused", "AcceleratorConfig.priority: 1: its class allows 0 at the most")
     pods.wait("fits", "Running")
     grant = cluster.grants("n1")[pods.tenant("fits")]
     if (grant["cap"], grant["apis"]) != (400, ["opencl"]):
         raise Wrong(f"{grant}")
-    pods.remove("wide", "fits")
+    pods.remove("wide", "first", "fits")
     cluster.kubectl("delete", "deviceclass", "narrow")
     pods.nothing_left()
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,9 @@ func Decode(raw []byte) (*AcceleratorConfig, error) {
 	if config.APIVersion != ConfigVersion || config.Kind != ConfigKind {
 		return nil, &FieldError{"apiVersion", config.APIVersion + " " + config.Kind, "expected " + ConfigVersion + " " + ConfigKind}
 	}
+	if config.APIs != nil && len(config.APIs) == 0 {
+		return nil, &FieldError{"apis", "[]", "expected one or more; leave it out for all that the device has"}
+	}
 	if config.Cap != "" {
 		if _, err := thousandths(config.Cap); err != nil {
 			return nil, err
@@ -105,21 +109,29 @@ func thousandths(text string) (int64, error) {
 	return int64(value), nil
 }
 
-// merged are the parameters of all entries: those of the class, then the claim's, of which later ones win. What a class has set
-// a claim can only narrow.
-func merged(entries []resourceapi.DeviceAllocationConfiguration) (*AcceleratorConfig, error) {
+// isFor says whether an entry of a claim's configuration is for a request, or for one of the alternatives of it ("request/one").
+func isFor(entry *resourceapi.DeviceAllocationConfiguration, request string) bool {
+	whole, _, _ := strings.Cut(request, "/")
+	return len(entry.Requests) == 0 || slices.Contains(entry.Requests, request) || slices.Contains(entry.Requests, whole)
+}
+
+// merged are the parameters of a request: those of its class, then the claim's, of which later ones win. What a class has set a
+// claim can only narrow.
+func merged(entries []resourceapi.DeviceAllocationConfiguration, request string) (*AcceleratorConfig, error) {
 	var class, claim AcceleratorConfig
-	for _, entry := range entries {
+	for i := range entries {
+		entry := &entries[i]
 		if entry.Opaque == nil || entry.Opaque.Driver != Driver {
 			continue
 		}
 		config, err := Decode(entry.Opaque.Parameters.Raw)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if entry.Source == resourceapi.AllocationConfigSourceClass {
+		case !isFor(entry, request):
+		case entry.Source == resourceapi.AllocationConfigSourceClass:
 			class.take(config)
-		} else {
+		default:
 			claim.take(config)
 		}
 	}
@@ -156,6 +168,42 @@ func (c *AcceleratorConfig) take(later *AcceleratorConfig) {
 	}
 }
 
+// meet has the least of what two requests of one claim say: they are one tenant. APIs are those of each device.
+func (c *AcceleratorConfig) meet(other *AcceleratorConfig) error {
+	if c.Cap == "" {
+		c.Cap = other.Cap
+	} else if other.Cap != "" {
+		own, _ := thousandths(c.Cap)
+		if its, _ := thousandths(other.Cap); its < own {
+			c.Cap = other.Cap
+		}
+	}
+	for _, one := range []struct{ own, other **int64 }{{&c.Sessions, &other.Sessions}, {&c.Threads, &other.Threads}} {
+		if *one.own == nil || *one.other != nil && **one.other < **one.own {
+			*one.own = *one.other
+		}
+	}
+	if least := min(valueOf(c.Priority), valueOf(other.Priority)); c.Priority != nil || other.Priority != nil {
+		c.Priority = &least
+	}
+	if !reflect.DeepEqual(c.Functions, other.Functions) {
+		return &FieldError{"functions", "", "its requests have different ones: make two claims"}
+	}
+	for name, limit := range other.Limits {
+		if own, ok := c.Limits[name]; !ok || limit.Cmp(own) < 0 {
+			c.take(&AcceleratorConfig{Limits: map[string]resource.Quantity{name: limit}})
+		}
+	}
+	return nil
+}
+
+func valueOf(number *int64) int64 {
+	if number == nil {
+		return 0
+	}
+	return *number
+}
+
 // within says what of a claim's parameters its class forbids.
 func (c *AcceleratorConfig) within(class *AcceleratorConfig) error {
 	forbidden := func(field, value, most string) error {
@@ -172,10 +220,12 @@ func (c *AcceleratorConfig) within(class *AcceleratorConfig) error {
 			return forbidden("cap", c.Cap, class.Cap)
 		}
 	}
+	// Without a word of the class nobody is before others.
+	usual := valueOf(class.Priority)
 	for _, one := range []struct {
 		field      string
 		own, class *int64
-	}{{"priority", c.Priority, class.Priority}, {"sessions", c.Sessions, class.Sessions}, {"threads", c.Threads, class.Threads}} {
+	}{{"priority", c.Priority, &usual}, {"sessions", c.Sessions, class.Sessions}, {"threads", c.Threads, class.Threads}} {
 		if one.own != nil && one.class != nil && *one.own > *one.class {
 			return forbidden(one.field, strconv.FormatInt(*one.own, 10), strconv.FormatInt(*one.class, 10))
 		}

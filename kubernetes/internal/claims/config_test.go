@@ -15,6 +15,7 @@ const head = `{"apiVersion": "accel.aviary.dev/v1alpha1", "kind": "AcceleratorCo
 func TestWhatIsRefused(t *testing.T) {
 	for text, expected := range map[string]string{
 		head + `, "cpa": "3%"}`:                             `unknown field "cpa"`,
+		head + `, "apis": []}`:                              "apis: []: expected one or more",
 		head + `, "cap": "0%"}`:                             "cap: 0%: expected a percentage",
 		head + `, "cap": "101%"}`:                           "cap: 101%",
 		head + `, "cap": "1e1%"}`:                           "cap: 1e1%",
@@ -40,13 +41,12 @@ func entry(source resourceapi.AllocationConfigSource, rest string) resourceapi.D
 func TestAClaimNarrowsItsClass(t *testing.T) {
 	class, claim := resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim
 	config, err := merged([]resourceapi.DeviceAllocationConfiguration{
-		entry(class, `, "cap": "50%", "sessions": 4, "apis": ["opencl", "cuda"]`), entry(claim, `, "cap": "30.5%"`), entry(claim, `, "cap": "20%"`)})
+		entry(class, `, "cap": "50%", "sessions": 4, "apis": ["opencl", "cuda"]`), entry(claim, `, "cap": "30.5%"`), entry(claim, `, "cap": "20%"`)}, "gpu")
 	if err != nil || config.Cap != "20%" || *config.Sessions != 4 {
 		t.Fatalf("%+v %v", config, err)
 	}
 	var grant node.Grant
-	grant.APIs = []string{"cuda", "nvml", "opencl"}
-	if err := config.apply(&grant); err != nil || *grant.Cap != 200 || len(grant.APIs) != 2 {
+	if err := config.apply(&grant); err != nil || *grant.Cap != 200 || len(config.APIs) != 2 {
 		t.Fatalf("%+v %v", grant, err)
 	}
 	for rest, expected := range map[string]string{
@@ -59,9 +59,71 @@ func TestAClaimNarrowsItsClass(t *testing.T) {
 	} {
 		_, err := merged([]resourceapi.DeviceAllocationConfiguration{
 			entry(class, `, "cap": "50%", "sessions": 4, "apis": ["opencl", "cuda"], "priority": 0, "functions": {"deny": ["f"]}, "limits": {"handles": "8"}`),
-			entry(claim, rest)})
+			entry(claim, rest)}, "gpu")
 		if err == nil || !strings.Contains(err.Error(), expected) {
 			t.Errorf("%s: %v", rest, err)
 		}
+	}
+}
+
+func TestNobodyIsBeforeOthersUnlessItsClassSaysSo(t *testing.T) {
+	class, claim := resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim
+	for _, one := range []struct {
+		class, claim, expected string
+	}{
+		{`, "cap": "50%"`, `, "priority": 1`, "priority: 1: its class allows 0"},
+		{`, "priority": 3`, `, "priority": 4`, "priority: 4: its class allows 3"},
+		{`, "priority": 3`, `, "priority": 3`, ""},
+		{``, `, "priority": -1`, ""},
+	} {
+		_, err := merged([]resourceapi.DeviceAllocationConfiguration{entry(class, one.class), entry(claim, one.claim)}, "gpu")
+		if (err == nil) != (one.expected == "") || err != nil && !strings.Contains(err.Error(), one.expected) {
+			t.Errorf("%+v: %v", one, err)
+		}
+	}
+}
+
+// of makes an entry one of some requests only.
+func of(made resourceapi.DeviceAllocationConfiguration, requests ...string) resourceapi.DeviceAllocationConfiguration {
+	made.Requests = requests
+	return made
+}
+
+// planOf is that of a claim with a device for each request.
+func planOf(requests []string, entries ...resourceapi.DeviceAllocationConfiguration) (*Plan, error) {
+	claim := &resourceapi.ResourceClaim{}
+	claim.Status.Allocation = &resourceapi.AllocationResult{}
+	for _, request := range requests {
+		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{Request: request, Driver: Driver, Pool: "n1", Device: "of-" + request})
+	}
+	claim.Status.Allocation.Devices.Config = entries
+	return Of(claim)
+}
+
+func TestParametersAreOfTheirRequests(t *testing.T) {
+	class, claim := resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim
+	requests := []string{"a", "b/one"}
+	plan, err := planOf(requests, of(entry(class, `, "apis": ["opencl"], "cap": "50%", "sessions": 3`), "a"),
+		of(entry(class, `, "apis": ["cuda"], "cap": "40%", "threads": 9, "limits": {"handles": "5"}`), "b"),
+		of(entry(claim, `, "limits": {"handles": "7"}, "priority": -2`), "a"), of(entry(claim, `, "cap": "1%"`), "b/two"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(device string) (string, []string, error) { return device, []string{"cuda", "nvml", "opencl"}, nil }
+	grant, err := plan.Grant(node.Entrance{Key: "k"}, names)
+	if err != nil || strings.Join(grant.APIs, " ") != "cuda opencl" || *grant.Cap != 400 || *grant.Sessions != 3 || *grant.Threads != 9 ||
+		grant.Limits["handles"] != 5 || grant.Priority != -2 {
+		t.Fatalf("%+v %v", grant, err)
+	}
+	if _, err := planOf(requests, of(entry(claim, `, "functions": {"deny": ["f"]}`), "a")); err == nil || !strings.Contains(err.Error(), "make two claims") {
+		t.Fatal(err)
+	}
+	plan, err = planOf(requests, of(entry(class, `, "apis": ["opae"]`), "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plan.Grant(node.Entrance{Key: "k"}, names); err == nil || !strings.Contains(err.Error(), "apis: opae: the device has") {
+		t.Fatal(err)
 	}
 }

@@ -28,6 +28,8 @@ type Part struct {
 	Request, Pool, Device string
 	ShareID               *types.UID
 	Memory, Share         int64
+	// APIs that the request's parameters leave of the device's; nil: all.
+	APIs []string
 }
 
 // Plan is what is to be done for a claim.
@@ -37,7 +39,8 @@ type Plan struct {
 	Pool string
 	// Parts of accelerators; Places: of `here`.
 	Parts, Places []Part
-	Config        AcceleratorConfig
+	// Config is that of all parts together, but for APIs.
+	Config AcceleratorConfig
 }
 
 // Tenant is the name of the claim's grant.
@@ -58,7 +61,7 @@ func Of(claim *resourceapi.ResourceClaim) (*Plan, error) {
 			return nil, fmt.Errorf("request %s: there is no admin access to accelerators; leave adminAccess out", result.Request)
 		}
 		memory, share := result.ConsumedCapacity[Memory], result.ConsumedCapacity[Share]
-		part := Part{result.Request, result.Pool, result.Device, result.ShareID, memory.Value(), share.Value()}
+		part := Part{result.Request, result.Pool, result.Device, result.ShareID, memory.Value(), share.Value(), nil}
 		if result.Device == Here {
 			plan.Places = append(plan.Places, part)
 			continue
@@ -70,12 +73,37 @@ func Of(claim *resourceapi.ResourceClaim) (*Plan, error) {
 		plan.Pool = part.Pool
 		plan.Parts = append(plan.Parts, part)
 	}
-	config, err := merged(allocation.Config)
-	if err != nil {
-		return nil, err
+	return plan, plan.configure(allocation.Config)
+}
+
+// configure reads the parameters of all parts.
+func (p *Plan) configure(entries []resourceapi.DeviceAllocationConfiguration) error {
+	for i := range p.Parts {
+		config, err := merged(entries, p.Parts[i].Request)
+		if err != nil {
+			return err
+		}
+		p.Parts[i].APIs, config.APIs = config.APIs, nil
+		if i == 0 {
+			p.Config = *config
+		} else if err := p.Config.meet(config); err != nil {
+			return err
+		}
 	}
-	plan.Config = *config
-	return plan, nil
+	return nil
+}
+
+// Narrowed are the APIs of a part's device that its parameters leave.
+func (p *Part) Narrowed(apis []string) ([]string, error) {
+	if p.APIs == nil {
+		return apis, nil
+	}
+	for _, api := range p.APIs {
+		if !slices.Contains(apis, api) {
+			return nil, &FieldError{"apis", api, fmt.Sprintf("the device has %v", apis)}
+		}
+	}
+	return p.APIs, nil
 }
 
 // IsRemote says whether the accelerators are another node's.
@@ -103,6 +131,9 @@ func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, 
 		if !slices.Contains(grant.OnlyDevices, name) {
 			grant.OnlyDevices = append(grant.OnlyDevices, name)
 		}
+		if its, err = part.Narrowed(its); err != nil {
+			return grant, err
+		}
 		apis = append(apis, its...)
 		shares[name] += part.Share
 		memory[name] += part.Memory
@@ -124,16 +155,8 @@ func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, 
 	return grant, p.Config.apply(&grant)
 }
 
-// apply narrows a grant to what the parameters say.
+// apply narrows a grant to what the parameters say of all devices.
 func (c *AcceleratorConfig) apply(grant *node.Grant) error {
-	if c.APIs != nil {
-		for _, api := range c.APIs {
-			if !slices.Contains(grant.APIs, api) {
-				return &FieldError{"apis", api, fmt.Sprintf("the device has %v", grant.APIs)}
-			}
-		}
-		grant.APIs = c.APIs
-	}
 	if c.Cap != "" {
 		most, err := thousandths(c.Cap)
 		if err != nil {

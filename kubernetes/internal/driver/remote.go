@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,10 +32,6 @@ func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, 
 	if err != nil {
 		return nil, err
 	}
-	apis := far.apis
-	if plan.Config.APIs != nil {
-		apis = plan.Config.APIs
-	}
 	if err := d.step("grant"); err != nil {
 		return nil, err
 	}
@@ -48,27 +45,43 @@ func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, 
 	if err := d.step("ask"); err != nil {
 		return nil, err
 	}
-	return apis, d.ask(ctx, plan, report.Via.Key)
+	return far.apis, d.ask(ctx, plan, report.Via.Key)
 }
 
-// published is what the slices of a pool say about where its node is.
+// published is what the slices of a pool say about where its node is, and by which APIs the claim's devices are used.
 func (d *Driver) published(ctx context.Context, plan *claims.Plan) (*place, error) {
-	slices, err := d.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
+	list, err := d.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
 		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + claims.Driver})
 	if err != nil {
 		return nil, err
 	}
-	for _, slice := range slices.Items {
-		if slice.Spec.Driver != claims.Driver || slice.Spec.Pool.Name != plan.Pool {
-			continue
-		}
-		for _, device := range slice.Spec.Devices {
-			if device.Name == plan.Parts[0].Device {
-				return placeOf(&device, plan.Pool)
+	devices := map[string]*resourceapi.Device{}
+	for _, slice := range list.Items {
+		if slice.Spec.Driver == claims.Driver && slice.Spec.Pool.Name == plan.Pool {
+			for i := range slice.Spec.Devices {
+				devices[slice.Spec.Devices[i].Name] = &slice.Spec.Devices[i]
 			}
 		}
 	}
-	return nil, fmt.Errorf("node %s does not publish device %s any more", plan.Pool, plan.Parts[0].Device)
+	var found *place
+	var apis []string
+	for _, part := range plan.Parts {
+		device := devices[part.Device]
+		if device == nil {
+			return nil, fmt.Errorf("node %s does not publish device %s any more", plan.Pool, part.Device)
+		}
+		if found, err = placeOf(device, plan.Pool); err != nil {
+			return nil, err
+		}
+		its, err := part.Narrowed(found.apis)
+		if err != nil {
+			return nil, err
+		}
+		apis = append(apis, its...)
+	}
+	slices.Sort(apis)
+	found.apis = slices.Compact(apis)
+	return found, nil
 }
 
 // ask writes the key into the claim's status, and waits for the answer of the devices' node.
@@ -77,7 +90,8 @@ func (d *Driver) ask(ctx context.Context, plan *claims.Plan, key string) error {
 	if err != nil {
 		return err
 	}
-	claim, err := d.client.ResourceV1().ResourceClaims(plan.Namespace).Get(ctx, plan.Name, metav1.GetOptions{})
+	// An old one at worst: then the key is written again.
+	claim, err := d.known(ctx, plan)
 	if err != nil {
 		return err
 	}
