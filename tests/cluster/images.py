@@ -30,7 +30,7 @@ def lay(folder, source, target=None):
 
 def busybox(folder):
     lay(folder, CACHE / "root/bin/busybox" if (CACHE / "root/bin/busybox").exists() else CACHE / "root/usr/bin/busybox", "/bin/busybox")
-    for name in ("sh", "sleep", "ls", "ip", "grep", "find", "id", "stat", "test", "ps", "nc"):
+    for name in ("sh", "sleep", "ls", "ip", "grep", "find", "id", "stat", "test", "ps", "nc", "unshare"):
         (folder / "bin" / name).symlink_to("busybox")
 
 

@@ -90,4 +90,28 @@ def replaced_under_load(cluster):
     pods.nothing_left()
 
 
-CASES = {"deployment": deployment, "drained": drained, "replaced under load": replaced_under_load}
+def extended(cluster):
+    """A manifest as device plugins want it, with a limit and no claim, has a whole device; the next one waits until it goes."""
+    pods = Pods(cluster)
+    for name, command in (("old", SLEEP), ("next", ("compute", "3"))):
+        made = pod(name, *command)
+        made["spec"]["containers"][0]["resources"] = {"limits": {"aviary.dev/opencl": "1"}}
+        cluster.apply(made)
+        if name == "old":
+            pods.wait("old", "Running")
+    said = pods.inside("old", "compute", "300")
+    if said != "held 300\nsums right\n":
+        raise Wrong(said)
+    (grant,) = [grant for name, grant in cluster.grants("n1").items() if name.startswith("k8s-")]
+    if (grant["share"], grant["apis"]) != (100, ["opencl"]):
+        raise Wrong(f"{grant}")
+    pods.wait_for_event("next: FailedScheduling", "cannot allocate all claims")
+    cluster.kubectl("delete", "pod", "old", "--now")
+    pods.wait("next", "Succeeded")
+    if pods.log("next") != "held 3\nsums right\n":
+        raise Wrong(pods.log("next"))
+    cluster.kubectl("delete", "pod", "next", "--now")
+    pods.nothing_left()
+
+
+CASES = {"extended resource": extended, "deployment": deployment, "drained": drained, "replaced under load": replaced_under_load}
