@@ -123,6 +123,13 @@ func (d *daemon) Park(_ context.Context, session uint64) error {
 	return nil
 }
 
+// held is a grant, or none with an empty name.
+func (d *daemon) held(name string) node.Grant {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.grants[name]
+}
+
 func (d *daemon) names() []string {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -369,7 +376,7 @@ func TestRemoteClaim(t *testing.T) {
 	if ids := results["u1"].Devices[0].CDIDeviceIDs; !slices.Equal(ids, []string{"accel.aviary.dev/claim=u1"}) {
 		t.Fatal(ids)
 	}
-	near, far := w.nodes["n2"].grants["k8s-u1"], w.nodes["n1"].grants["k8s-u1"]
+	near, far := w.nodes["n2"].held("k8s-u1"), w.nodes["n1"].held("k8s-u1")
 	if near.Via == nil || near.Via.Node != "h:1" || far.Entrance.Key != near.Via.Key || *far.Share != 25 ||
 		far.DeviceLimits[0] != (node.DeviceLimit{Device: deviceName, Resource: "device_memory", Limit: 256 << 20}) {
 		t.Fatalf("%+v %+v", near, far)
