@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -58,7 +59,10 @@ type place struct {
 	apis         []string
 }
 
-var plain = regexp.MustCompile(`[^a-z0-9]+`)
+var (
+	plain      = regexp.MustCompile(`[^a-z0-9]+`)
+	identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
 
 // sliceName is a DNS label for a device, the same each time.
 func sliceName(name string) string {
@@ -138,9 +142,22 @@ func amount(value int64, least, step string) resourceapi.DeviceCapacity {
 		Default: &whole, ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: &low, Max: &whole, Step: &grain}}}
 }
 
+// text is as much of a value as an attribute holds, in whole characters: of others the API server takes no slice.
 func text(value string) resourceapi.DeviceAttribute {
-	cut := value[:min(len(value), attributeSize)]
+	end := min(len(value), attributeSize)
+	for end > 0 && end < len(value) && !utf8.RuneStart(value[end]) {
+		end--
+	}
+	cut := strings.ToValidUTF8(value[:end], "")
 	return resourceapi.DeviceAttribute{StringValue: &cut}
+}
+
+// own are attributes that are not of APIs.
+var own = []string{"kind", "node", "zone", "productName", "uuid", "driverVersion", "pciAddress", "numa", "address", "tlsPin"}
+
+// isAttribute says whether an API can be told by its name: a slice with another one would be refused as a whole.
+func isAttribute(api string) bool {
+	return identifier.MatchString(api) && len(api) <= resourceapi.DeviceMaxIDLength && !slices.Contains(own, api)
 }
 
 // slice is a device as the scheduler sees it. `taken`: what grants have that are not this driver's; `node`: what its node says.
@@ -159,7 +176,7 @@ func (d *Driver) slice(key string, one accelerator, taken shareOf, node stance) 
 	if one.numa != nil {
 		attributes["numa"] = resourceapi.DeviceAttribute{IntValue: one.numa}
 	}
-	for _, api := range one.apis {
+	for _, api := range slices.DeleteFunc(slices.Clone(one.apis), func(api string) bool { return !isAttribute(api) }) {
 		attributes[resourceapi.QualifiedName(api)] = resourceapi.DeviceAttribute{BoolValue: &yes}
 	}
 	memory := max(one.memory-taken.memory, 0) / mebibyte * mebibyte
