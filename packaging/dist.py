@@ -51,6 +51,11 @@ def die(text):
     sys.exit(f"dist: {text}")
 
 
+def say(step):
+    """All of it takes a minute or two."""
+    print(f"dist: {step}", file=sys.stderr, flush=True)
+
+
 def output(*command, **options):
     return subprocess.run(command, check=True, capture_output=True, text=True, **options).stdout
 
@@ -365,23 +370,29 @@ def main():
     if arguments.only is None:
         for path in [*target.glob("aviary*"), *target.glob("optional/aviary*"), *target.glob("SHA256SUMS*")]:
             path.unlink()
+    say(f"laying out the command and {len(names)} APIs")
     layout = lay_out(target / "build/stage", release, names)
     check(layout.stage)
     if not arguments.as_built:
         check_needs(layout.stage)
     if arguments.only in (None, "wheel"):
+        say("packing the wheel")
         systems = "linux" if arguments.as_built else f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
         wheel(layout, number, seconds, 1 if arguments.fast else 9, f"py3-none-{systems}_x86_64", target)
     if arguments.only in (None, "debian"):
         if not shutil.which("dh"):
             die("debhelper is needed: apt-get install debhelper")
+        say("packing the Debian packages")
         debian(layout, names, number, seconds, "-Zgzip -z1" if arguments.fast else "-Zxz -z9", PLUGIN, target)
     if arguments.only in (None, "tarball"):
+        say("packing the tarball")
         tarball(layout, seconds, 1 if arguments.fast else 19, target / f"aviary-{number}-linux-x86_64.tar.zst")
     if arguments.only in (None, "images"):
+        say("packing the images")
         oci.images(layout.stage, PLUGIN, target / "build/images", target, (number, seconds))
     shutil.rmtree(target / "build")
     if arguments.only is None:
+        say("listing what it is made of")
         bills(number, target)
         sums(target, arguments.sign_with)
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
