@@ -8,7 +8,7 @@ use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, open};
@@ -178,11 +178,15 @@ fn new_tmpfs(on: &Path, options: &str) -> Result<(), RootError> {
     mount("tmpfs", on, "tmpfs", flags, options.as_c_str()).map_err(at(on))
 }
 
+/// With all that it lies in. The umask, which is the node's, takes no mode away.
 fn make_directory(path: &Path, mode: u32) -> Result<(), RootError> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(at(path))?;
+    if let Some(folder) = path.parent() {
+        make_directory(folder, 0o755)?;
+    }
+    fs::create_dir(path).map_err(at(path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(at(path))
 }
 
