@@ -135,6 +135,19 @@ fn listen_remote(config: &NodeConfig, epoll: &Epoll) -> Result<Vec<OwnedFd>, Nod
     Ok(remote)
 }
 
+/// Control groups of API servers: the same directories, if this program takes another one's place.
+fn groups(config: &NodeConfig, before: Option<&Handover>, log: Log) -> Result<Option<Groups>, NodeError> {
+    let (configured, before) = (config.groups.clone(), before.map(|before| &before.image));
+    let made = match before.and_then(|image| Some((image, image.groups.clone()?))) {
+        Some((image, groups)) => {
+            let alive = image.servers.iter().map(|server| server.number).collect();
+            Some(Groups::again(groups.settings(configured), groups, &alive, log))
+        }
+        None => configured.map(|settings| Groups::new(settings, log)),
+    };
+    Ok(made.transpose()?)
+}
+
 /// User ids of API servers: those that they have already, if this program takes another one's place.
 fn server_users(
     config: &mut NodeConfig,
@@ -253,7 +266,7 @@ impl Core {
         if let Some(scheduling) = &scheduling {
             epoll.add(scheduling.overdue_event(), Token::Overdue)?;
         }
-        let groups = config.groups.clone().map(|settings| Groups::new(settings, log)).transpose()?;
+        let groups = groups(&config, before.as_deref(), log)?;
         if let Some(groups) = &groups {
             epoll.add(groups.bell(), Token::Groups)?;
         }

@@ -9,14 +9,15 @@
 
 use crate::log::Log;
 use rustix::event::{EventfdFlags, eventfd};
+use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        mpsc::{Receiver, Sender, channel},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     },
     thread::JoinHandle,
     time::Duration,
@@ -71,10 +72,10 @@ fn hierarchy() -> Option<PathBuf> {
 }
 
 /// The directory of this process, if it may use that as it likes: one that systemd delegated (`Delegate=yes`), or the
-/// root of the hierarchy as this process sees it.
+/// root of the hierarchy as this process sees it. A node that has stepped aside there has still the same one.
 pub fn delegated() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
+    let own = before_step(own.lines().find_map(|line| line.strip_prefix("0::/"))?).to_owned();
     let folder = hierarchy()?.join(&own);
     let told = |name: &str| {
         let mut value = [0; 1];
@@ -89,12 +90,22 @@ pub fn delegated() -> Option<PathBuf> {
     (useful && rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok()).then_some(folder)
 }
 
+/// A node's own leaf, in the directory that it left.
+const LEAF: &str = "aviary-node-";
+
+/// The directory that a node was in before it stepped aside: the program that takes its place is started in the leaf.
+fn before_step(own: &str) -> &str {
+    let (folder, name) = own.rsplit_once('/').unwrap_or(("", own));
+    let is_leaf = name.strip_prefix(LEAF).is_some_and(|id| id.parse::<u32>().is_ok());
+    if is_leaf { folder } else { own }
+}
+
 /// Leaves the directory, whose controllers its children can have only if no process is in it itself. Nothing happens where
 /// processes of others are in it, too.
 fn step_aside(folder: &Path) {
     let own = std::process::id();
     if folder.join("cgroup.events").exists() && processes_of(folder) == [own] {
-        let leaf = folder.join(format!("aviary-node-{own}"));
+        let leaf = folder.join(format!("{LEAF}{own}"));
         // A refusal leaves the groups without limits, which is told.
         let _ = fs::create_dir(&leaf).map_err(at(&leaf)).and_then(|()| move_to(&leaf, own));
     }
@@ -111,6 +122,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> GroupError {
 
 /// Longest pause between two looks at a group that is not empty yet.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// How long the thread may take for what it was told before, when it is asked for its directories.
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the thread that ends looks for the end of processes that were killed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
@@ -121,6 +134,26 @@ enum Job {
     Join { server: u64, tenant: String },
     /// It was reaped.
     End { server: u64 },
+    /// Which directories there are.
+    Tell(SyncSender<GroupsImage>),
+}
+
+/// The directories of a node, for the program that takes its place in the same process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupsImage {
+    /// That all others are in.
+    folder: PathBuf,
+    /// Of tenants, by their names.
+    tenants: BTreeMap<String, PathBuf>,
+    /// Of API servers.
+    servers: BTreeMap<u64, Vec<PathBuf>>,
+}
+
+impl GroupsImage {
+    /// Settings with which these groups go on. They stay where they are whatever the configuration says by now.
+    pub fn settings(&self, configured: Option<GroupSettings>) -> GroupSettings {
+        GroupSettings { folder: self.folder.clone(), ..configured.unwrap_or_default() }
+    }
 }
 
 /// The groups of this node's API servers. Dropping it removes them.
@@ -137,10 +170,25 @@ impl Groups {
     /// # Errors
     /// The folder is none of cgroup v2, or is not the node's to use.
     pub fn new(settings: GroupSettings, log: Log) -> Result<Groups, GroupError> {
+        Self::again(settings, GroupsImage::default(), &BTreeSet::new(), log)
+    }
+
+    /// With the directories of the program before. Those of API servers that are not `alive` end.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn again(
+        settings: GroupSettings,
+        before: GroupsImage,
+        alive: &BTreeSet<u64>,
+        log: Log,
+    ) -> Result<Groups, GroupError> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| GroupError(settings.folder.clone(), error.into()))?;
         let ring = bell.try_clone().map_err(at(&settings.folder))?;
-        let tree = Tree::make(settings)?;
+        let mut tree = Tree::make(settings)?;
+        (tree.tenants, tree.servers) = (before.tenants, before.servers);
+        let ended: Vec<u64> = tree.servers.keys().filter(|server| !alive.contains(server)).copied().collect();
         let missing = tree.missing();
         if !missing.is_empty() {
             let (folder, names) = (tree.settings.folder.display(), missing.join(", "));
@@ -151,7 +199,20 @@ impl Groups {
         let (theirs, root) = (empty.clone(), tree.root.clone());
         let whole = move || Worker { tree, empty: theirs, bell: ring, log, ending: Vec::new() }.run(&work);
         let thread = std::thread::Builder::new().name("cgroups".into()).spawn(whole).map_err(at(&root))?;
-        Ok(Groups { jobs: Some(jobs), thread: Some(thread), empty, bell })
+        let groups = Groups { jobs: Some(jobs), thread: Some(thread), empty, bell };
+        ended.into_iter().for_each(|server| groups.end(server));
+        Ok(groups)
+    }
+
+    /// The directories, when all that was told before is done.
+    ///
+    /// # Errors
+    /// That takes too long.
+    pub fn image(&self) -> io::Result<GroupsImage> {
+        let (answer, answered) = sync_channel(1);
+        self.tell(Job::Tell(answer));
+        let late = |_| io::Error::other("processes are still being moved into control groups; try again");
+        answered.recv_timeout(IMAGE_TIMEOUT).map_err(late)
     }
 
     pub fn start(&self, server: u64, processes: Vec<u32>) {
@@ -229,6 +290,11 @@ impl Worker {
                 self.ending.push(server);
                 Ok(())
             }
+            Job::Tell(answer) => {
+                // Who asked may not wait any more.
+                let _ = answer.try_send(self.tree.image());
+                Ok(())
+            }
         };
         if let Err(error) = done {
             self.log.warn(format_args!("a control group: {error}"));
@@ -255,14 +321,8 @@ struct Tree {
     root: PathBuf,
     /// Tenants' directories, by their names, which may not be such of files.
     tenants: BTreeMap<String, PathBuf>,
-    servers: BTreeMap<u64, Server>,
-}
-
-#[derive(Default)]
-struct Server {
-    /// The first one before a tenant is known.
-    groups: Vec<PathBuf>,
-    tenant: Option<String>,
+    /// API servers' directories: the first one from before a tenant is known, then that in its tenant's.
+    servers: BTreeMap<u64, Vec<PathBuf>>,
 }
 
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
@@ -285,6 +345,11 @@ impl Tree {
         Ok(Tree { settings, root, tenants: BTreeMap::new(), servers: BTreeMap::new() })
     }
 
+    fn image(&self) -> GroupsImage {
+        let folder = self.settings.folder.clone();
+        GroupsImage { folder, tenants: self.tenants.clone(), servers: self.servers.clone() }
+    }
+
     /// Controllers that the groups do not have.
     fn missing(&self) -> Vec<&'static str> {
         let has = fs::read_to_string(self.root.join("cgroup.subtree_control")).unwrap_or_default();
@@ -293,7 +358,7 @@ impl Tree {
 
     fn start(&mut self, server: u64, processes: &[u32]) -> Result<(), GroupError> {
         let group = make_group(&self.root.join(format!("server-{server}")), &self.settings.session)?;
-        self.servers.entry(server).or_default().groups.push(group.clone());
+        self.servers.entry(server).or_default().push(group.clone());
         processes.iter().try_for_each(|process| move_to(&group, *process))
     }
 
@@ -310,9 +375,8 @@ impl Tree {
         };
         let group = make_group(&folder.join(format!("server-{server}")), &self.settings.session)?;
         let known = self.servers.entry(server).or_default();
-        known.tenant = Some(tenant.to_owned());
-        let before = known.groups.first().cloned();
-        known.groups.push(group.clone());
+        let before = known.first().cloned();
+        known.push(group.clone());
         let Some(before) = before else { return Ok(()) };
         // Processes that are started meanwhile are in the group of the one that started them.
         for _ in 0..MOVES {
@@ -328,7 +392,7 @@ impl Tree {
     /// Kills what is left of an API server. True: nothing is, and its directories are removed.
     fn end(&mut self, server: u64) -> bool {
         let Some(known) = self.servers.get_mut(&server) else { return true };
-        known.groups.retain(|group| {
+        known.retain(|group| {
             // Before Linux 5.14 there is no such file; the process 1 of a PID namespace does the same.
             let _ = fs::write(group.join("cgroup.kill"), "1");
             match fs::remove_dir(group) {
@@ -336,7 +400,7 @@ impl Tree {
                 Err(error) => error.kind() != io::ErrorKind::NotFound,
             }
         });
-        let empty = known.groups.is_empty();
+        let empty = known.is_empty();
         if empty {
             self.servers.remove(&server);
         }

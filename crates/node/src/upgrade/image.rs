@@ -7,6 +7,7 @@ use super::account_image::AccountsImage;
 use super::card_image::CardsImage;
 use crate::attach::guest::Guest;
 use crate::relocation::request::SessionMoves;
+use crate::servers::cgroups::GroupsImage;
 use crate::tenants::vendor_set::VendorSet;
 use aviary_control::{FunctionRule, ServerUser};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use std::{
 };
 
 /// Of the structures below and of what their fields mean.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// All of a node that cannot be had from its configuration.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub struct Image {
     pub sessions: Vec<SessionImage>,
     pub parks: Vec<ParkImage>,
     pub cards: CardsImage,
+    /// `None`: API servers are in the node's own control group.
+    pub groups: Option<GroupsImage>,
     /// Grants with sockets that listen, by their names.
     pub grants: BTreeMap<String, RawFd>,
     /// To which API server further connections of a guest go.
@@ -177,11 +180,14 @@ mod tests {
             "sessions":[{"number":3,"card":1,"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"whose":{"Vm":"vm1"},"tenant":"a",
             "since":{"secs_since_epoch":1,"nanos_since_epoch":0},"slot":0,"figures":null,"moving":null}],
             "accounts":{},"devices":[{"place":1,"settings":{"vm":"vm1","name":"x","tenant":"a","card":"card0","guid":"6c",
-            "socket":"/run/x","mode":384},"listener":[26,27],"served":[79,28,3]}],"last_device":1},"grants":{"pod":30},"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
+            "socket":"/run/x","mode":384},"listener":[26,27],"served":[79,28,3]}],"last_device":1},
+            "groups":{"folder":"/g","tenants":{"a":"/g/aviary-7/tenant-0"},"servers":{"4":["/g/aviary-7/server-4"]}},
+            "grants":{"pod":30},"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
             "last_move":0}"#;
         let image: Image = serde_json::from_str(text).unwrap();
-        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (6, StateImage::Serving, 3));
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (7, StateImage::Serving, 3));
         assert_eq!(image.grants["pod"], 30);
+        assert!(image.groups.is_some());
         assert_eq!((image.parks[0].sessions[0].file, image.parks[0].sessions[0].rest), (20, 21));
     }
 }

@@ -88,6 +88,7 @@ mod tests {
                 devices: Vec::new(),
                 last_device: 0,
             },
+            groups: None,
             grants: BTreeMap::new(),
             by_guest: Vec::new(),
             last_server: 4,

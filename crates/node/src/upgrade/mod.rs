@@ -24,6 +24,7 @@ use crate::{
     error::NodeError,
     node::{Core, CoreState},
     scheduling::Scheduling,
+    servers::cgroups::Groups,
 };
 use aviary_control::Aside;
 use save::Bequest;
@@ -136,7 +137,6 @@ impl Core {
         let kinds = [
             (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
             (serves_vms, "it serves virtual machines ([vms], --vm)"),
-            (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
         ];
         match kinds.into_iter().find(|(has, _)| *has) {
             Some((_, why)) => {
@@ -189,7 +189,8 @@ impl Core {
     ) -> io::Result<Infallible> {
         let mut bequest = Bequest::default();
         let cards = cards::save(state, &mut bequest)?;
-        let image = save::save(state, (admin, state.upgrades + 1), cards, &mut bequest)?;
+        let groups = self.groups.as_ref().map(Groups::image).transpose()?;
+        let image = save::save(state, (admin, state.upgrades + 1), (cards, groups), &mut bequest)?;
         let file = inheritance::leave(&image, &bequest.numbers())?;
         let mut next = Command::new(program);
         let name = std::env::args_os().next().unwrap_or_else(|| "aviary".into());

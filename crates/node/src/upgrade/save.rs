@@ -10,6 +10,7 @@ use crate::attach::private::PrivateDir;
 use crate::node::CoreState;
 use crate::relocation::records::Record;
 use crate::servers::api_server::ApiServer;
+use crate::servers::cgroups::GroupsImage;
 use crate::sessions::life::{EndReason, ServerState, SessionState};
 use crate::sessions::registry::{ServerRecord, Session};
 use crate::tenants::accounts::{Accounts, TenantPageState};
@@ -69,6 +70,9 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     if state.grants.are_leaving() {
         return busy("a grant is being revoked");
     }
+    if !state.tenancy.emptying.is_empty() {
+        return busy("what ended API servers had started still ends");
+    }
     if !state.relays.is_empty() {
         return Some(Obstacle { why: "it carries guests to other nodes".into(), passes: false });
     }
@@ -90,11 +94,11 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     None
 }
 
-/// All of `state`, whose spares are gone. `cards`: of its cards.
+/// All of `state`, whose spares are gone. `cards`: of its cards. `groups`: of its API servers' control groups.
 pub fn save(
     state: &CoreState,
     (admin, upgrades): (impl AsFd, u64),
-    cards: CardsImage,
+    (cards, groups): (CardsImage, Option<GroupsImage>),
     bequest: &mut Bequest,
 ) -> io::Result<Image> {
     let gone = || io::Error::other("the node is ending");
@@ -124,6 +128,7 @@ pub fn save(
         sessions,
         parks,
         cards,
+        groups,
         grants: grants(state, bequest)?,
         by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
         last_server: registry.last_server,
