@@ -121,3 +121,46 @@ fn nothing_of_an_api_server_is_left_when_its_group_is_told_to_be_empty() {
     drop(groups);
     assert!(!root.exists());
 }
+
+#[test]
+fn directory_of_a_node_is_the_one_that_it_has_left() {
+    let cases = [
+        ("system.slice/aviary.service/aviary-node-7", "system.slice/aviary.service"),
+        ("aviary-node-7", ""),
+        ("a/aviary-node-x", "a/aviary-node-x"),
+        ("a/aviary-7", "a/aviary-7"),
+    ];
+    for (own, folder) in cases {
+        assert_eq!(before_step(own), folder);
+    }
+}
+
+#[test]
+fn program_that_takes_over_has_the_groups_of_api_servers_that_live_and_ends_the_others() {
+    let directory = fake();
+    let root = directory.path().join(format!("aviary-{}", std::process::id()));
+    let tenant = GroupLimits { processes: Some(100), ..GroupLimits::default() };
+    let configured = GroupSettings { folder: directory.path().to_owned(), tenant, ..GroupSettings::default() };
+    let before = Groups::new(configured.clone(), Log::silent()).unwrap();
+    for server in [1, 2] {
+        before.start(server, Vec::new());
+        before.join(server, "a");
+    }
+    let image = before.image().unwrap();
+    // Its program is gone without an end.
+    std::mem::forget(before);
+    let folder_of = |server: u64| root.join(format!("tenant-0/server-{server}"));
+    assert!(folder_of(1).is_dir() && folder_of(2).is_dir());
+    let settings = image.settings(Some(GroupSettings { folder: "/elsewhere".into(), ..configured.clone() }));
+    assert_eq!(settings, configured);
+    let after = Groups::again(settings, image, &[2].into(), Log::silent()).unwrap();
+    after.join(3, "a");
+    assert_eq!(after.image().unwrap().tenants.len(), 1);
+    // The kernel would kill what is in it; here it is a file.
+    let is_killed = |server| folder_of(server).join("cgroup.kill").exists();
+    let begin = Instant::now();
+    while !is_killed(1) {
+        assert!(begin.elapsed() < HANG);
+    }
+    assert!(folder_of(3).is_dir() && !is_killed(2) && !is_killed(3));
+}
