@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Servers of language models (vLLM, unmodified) that share a card which holds one of them, asked in turn.
+"""Servers of language models (vLLM, llama.cpp or JAX, unmodified) that share a card which holds one of them, asked in turn.
 
-  bench/cuda_llm.py [--servers N] [--gib GIB] [--memory GIB] [--rounds N] [--layers N] [--json FILE]
+  bench/cuda_llm.py [--engine vllm|llama|jax] [--servers N] [--gib GIB] [--memory GIB] [--rounds N] [--layers N] [--json FILE]
 
 Each server takes --gib of a device of which the node shares out --memory. Their tokens must be those of a server alone, natively.
 Printed per request: seconds to the first token after the server's memory was out, and of a second request at once, when it is in.
-Weights are random (vLLM's dummy loader); the model is like Llama 3 8B with --layers layers. Needs vLLM in the Python that runs this.
+Weights are random; the model is like Llama 3 8B with --layers layers. The Python that runs this needs vLLM, or llama-cpp-python and
+gguf, or JAX.
 It reads and changes no setting of a card.
 """
 
@@ -24,24 +25,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from harness.node import running  # noqa: E402
 from harness.process import AVIARY, Wrong  # noqa: E402
 
-SERVER = Path(__file__).parent / "cuda/llm_server.py"
-GIB = 1 << 30
+PROGRAMS = Path(__file__).parent / "cuda"
+SERVERS = {"vllm": PROGRAMS / "llm_server.py", "llama": PROGRAMS / "llama_server.py", "jax": PROGRAMS / "jax_server.py"}
 # Two sessions are on the host at a time while they exchange their places.
 HOST_GIB_BEYOND = 4
 
 
-def model(folder, layers):
+def model(arguments, folder):
+    layers = arguments.layers
+    if arguments.engine == "llama":
+        subprocess.run([sys.executable, SERVERS["llama"], "--make", folder, str(layers)], check=True)
     shape = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096, intermediate_size=14336,
                  num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=32000,
                  max_position_embeddings=4096, rms_norm_eps=1e-5, hidden_act="silu", rope_theta=500000.0, torch_dtype="bfloat16",
                  bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, initializer_range=0.02)
     (Path(folder) / "config.json").write_text(json.dumps(shape), encoding="utf-8")
-    return folder
 
 
 class Server:
-    def __init__(self, prefix, folder, utilization, errors):
-        command = [*prefix, sys.executable, SERVER, folder, str(utilization)]
+    """One that takes --gib of a device of so many GiB."""
+
+    def __init__(self, prefix, arguments, folder, device_gib, errors):
+        command = [*prefix, sys.executable, SERVERS[arguments.engine], folder, str(arguments.gib / device_gib), str(arguments.gib)]
         self.process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         self.ready = self.heard()["ready"]
 
@@ -62,13 +67,13 @@ class Server:
 
 
 def total_gib():
-    script = "import torch; print(torch.cuda.mem_get_info()[1])"
-    return int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout) / GIB
+    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout) / 1024
 
 
 def alone(arguments, folder, errors):
     """Answers by seed, and the seconds that a start takes, natively."""
-    server = Server([], folder, arguments.gib / total_gib(), errors)
+    server = Server([], arguments, folder, total_gib(), errors)
     answers = {seed: server.ask(seed) for seed in range(1, arguments.servers + 1)}
     server.end()
     return answers, server.ready
@@ -81,12 +86,12 @@ def in_turn(arguments, folder, errors, expected):
         config.write(f'parked_memory = "{arguments.host or host}G"\n'
                      f'[devices."*"]\nmemory = "{arguments.memory}G"\noversubscribe = {2.0 * arguments.servers}\n')
         config.flush()
-        with running({}, "--config", config.name) as node:
+        with running({}, "--config", config.name, "--log-level", arguments.log_level) as node:
             prefix = [AVIARY, "run", "--server", node.address, "--"]
             try:
                 servers = []
                 for _ in range(arguments.servers):
-                    servers.append(Server(prefix, folder, arguments.gib / arguments.memory, errors))
+                    servers.append(Server(prefix, arguments, folder, arguments.memory, errors))
                     print(f"server {len(servers)}: ready after {servers[-1].ready:.1f} s", flush=True)
                 for turn in range(arguments.rounds):
                     for seed, server in enumerate(servers, 1):
@@ -100,12 +105,13 @@ def in_turn(arguments, folder, errors, expected):
                 for server in servers:
                     server.end()
             finally:
-                print(node.log.read_text(encoding="utf-8")[-6000:], file=errors, flush=True)
+                print(node.log.read_text(encoding="utf-8")[-200_000:], file=errors, flush=True)
     return rows, [server.ready for server in servers]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=SERVERS, default="vllm")
     parser.add_argument("--servers", type=int, default=3)
     parser.add_argument("--gib", type=int, default=30, help="memory of each server")
     parser.add_argument("--memory", type=int, default=50, help="memory of the device that is shared out")
@@ -113,10 +119,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--log-level", default="info", help="of the node")
     parser.add_argument("--log", metavar="FILE", default=os.devnull, help="what the servers and the node write")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="aviary-cuda-llm-") as folder, open(arguments.log, "w", encoding="utf-8") as errors:
-        model(folder, arguments.layers)
+        model(arguments, folder)
         expected, native = alone(arguments, folder, errors)
         first = statistics.median(answer["first_s"] for answer in expected.values())
         print(f"natively, alone: ready after {native:.1f} s, first token after {first:.3f} s", flush=True)

@@ -1,59 +1,35 @@
-"""An unmodified vLLM engine that answers requests of its input, a line of JSON each, by a line of JSON each.
+"""An unmodified vLLM engine that answers requests as `llm_serving.py` says.
 
-  llm_server.py MODEL_FOLDER UTILIZATION
+  llm_server.py MODEL_FOLDER UTILIZATION GIB
 
-A request has `seed`; its answer the seconds to its first token (`first_s`), those of a batch (`batch_s`) and a digest of all tokens.
-The first line of output is `{"ready": SECONDS}`. Weights are vLLM's dummy ones, which are the same in each process.
+UTILIZATION is the part of the device's memory that it takes; GIB is not read. Weights are vLLM's dummy ones, which are the same in
+each process.
 """
 
-import hashlib
-import json
 import os
-import random
 import sys
-import time
+
+import llm_serving
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
 
-PROMPT, BATCH, TOKENS = 512, 16, 64
 
+def load():
+    from vllm import LLM, SamplingParams
 
-def prompt(random_numbers, length):
-    return {"prompt_token_ids": [random_numbers.randrange(5, 31000) for _ in range(length)]}
-
-
-def answer(llm, seed):
-    from vllm import SamplingParams
+    # Prefix caching would make a second request of one seed another measurement.
+    llm = LLM(model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True, max_model_len=2048, seed=0, disable_log_stats=True,
+              gpu_memory_utilization=float(sys.argv[2]), enable_prefix_caching=False)
 
     def tokens(prompts, count):
         greedy = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
-        return [list(found.outputs[0].token_ids) for found in llm.generate(prompts, greedy, use_tqdm=False)]
+        found = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False)
+        return [list(one.outputs[0].token_ids) for one in found]
 
-    numbers = random.Random(seed)
-    begun = time.monotonic()
-    first = tokens([prompt(numbers, PROMPT)], 1)
-    at_first = time.monotonic()
-    rest = tokens([prompt(numbers, numbers.randrange(32, PROMPT)) for _ in range(BATCH)], TOKENS)
-    ended = time.monotonic()
-    digest = hashlib.sha256(json.dumps([first, rest]).encode()).hexdigest()[:16]
-    return {"first_s": at_first - begun, "batch_s": ended - at_first, "digest": digest}
-
-
-def main():
-    from vllm import LLM
-
-    model, utilization = sys.argv[1], float(sys.argv[2])
-    begun = time.monotonic()
-    # Prefix caching would make a second request of one seed another measurement.
-    llm = LLM(model=model, load_format="dummy", skip_tokenizer_init=True, max_model_len=2048, seed=0, disable_log_stats=True,
-              gpu_memory_utilization=utilization, enable_prefix_caching=False)
-    answer(llm, 0)
-    print(json.dumps({"ready": time.monotonic() - begun}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(llm, json.loads(line)["seed"])), flush=True)
+    return tokens
 
 
 if __name__ == "__main__":
-    main()
+    llm_serving.serve(load)
