@@ -21,6 +21,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "cuda"))
+
+from llm_serving import SHAPE  # noqa: E402
 
 from harness.node import running  # noqa: E402
 from harness.process import AVIARY, Wrong  # noqa: E402
@@ -35,11 +38,10 @@ def model(arguments, folder):
     layers = arguments.layers
     if arguments.engine == "llama":
         subprocess.run([sys.executable, SERVERS["llama"], "--make", folder, str(layers)], check=True)
-    shape = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096, intermediate_size=14336,
-                 num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=32000,
-                 max_position_embeddings=4096, rms_norm_eps=1e-5, hidden_act="silu", rope_theta=500000.0, torch_dtype="bfloat16",
-                 bos_token_id=1, eos_token_id=2, tie_word_embeddings=False, initializer_range=0.02)
-    (Path(folder) / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+    config = dict(SHAPE, architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=layers, max_position_embeddings=4096,
+                  rms_norm_eps=1e-5, hidden_act="silu", rope_theta=500000.0, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2,
+                  tie_word_embeddings=False, initializer_range=0.02)
+    (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 class Server:

@@ -7,6 +7,7 @@ Of GIB what the weights leave is its KV cache. UTILIZATION is not read. The weig
   llama_server.py --make MODEL_FOLDER LAYERS
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -72,8 +73,9 @@ def make(folder, layers):
 def load():
     import llama_cpp
 
-    path = Path(sys.argv[1]) / "model.gguf"
-    layers = gguf_layers(path)
+    folder = Path(sys.argv[1])
+    path, config = folder / "model.gguf", json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    layers = config["num_hidden_layers"]
     context = int((float(sys.argv[3]) * GIB - path.stat().st_size - BESIDE) // (TOKEN_BYTES * layers)) // 256 * 256
     llm = llama_cpp.Llama(str(path), n_gpu_layers=-1, n_ctx=context, n_batch=512)
 
@@ -88,12 +90,6 @@ def load():
         return found
 
     return lambda prompts, count: [of(prompt, count) for prompt in prompts]
-
-
-def gguf_layers(path):
-    import gguf
-
-    return int(gguf.GGUFReader(path).get_field("llama.block_count").contents())
 
 
 if __name__ == "__main__":

@@ -184,9 +184,9 @@ main() {
     systemctl is-system-running --wait >/dev/null
     echo "     $(uname -r), $(systemctl --version | head -n 1), process 1: $(cat /proc/1/comm)"
     for user in "${users[@]}"; do useradd --create-home "$user"; done
-    # Systemd's units of users, and caches.
     # Some sandboxes give it another mode.
     chmod 666 /dev/null
+    # Systemd's units of users, and caches.
     as alice clinfo >/dev/null 2>&1
     things "$work/before"
     installed
