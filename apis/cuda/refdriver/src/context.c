@@ -44,6 +44,21 @@ CUcontext context_create(CUdevice device, bool primary)
     return context;
 }
 
+/* False: the device has not so much. */
+static bool take_memory(CUcontext context)
+{
+    if (!device_take(&devices[context->device], context_bytes))
+        return false;
+    context->taken = context_bytes;
+    return true;
+}
+
+static void give_memory(CUcontext context)
+{
+    device_give(&devices[context->device], context->taken);
+    context->taken = 0;
+}
+
 static CUcontext top(void)
 {
     /* Contexts that another thread destroyed are still on this thread's stack. */
@@ -115,6 +130,10 @@ CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned
     created = context_create(device, false);
     if (!created)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!take_memory(created)) {
+        object_end(created);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     created->flags = flags;
     *context = created;
     return push(created);
@@ -125,6 +144,7 @@ CUresult cuCtxDestroy(CUcontext context)
     if (!object_check(context, KIND_CONTEXT) || context->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     empty(context);
+    give_memory(context);
     if (top() == context)
         depth--;
     object_end(context);
@@ -354,6 +374,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
+    if (!devices[device].primary->active && !take_memory(devices[device].primary))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *context = devices[device].primary;
     (*context)->retained++;
     (*context)->active = true;
@@ -363,6 +385,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 static void reset(CUcontext context)
 {
     empty(context);
+    give_memory(context);
     context->active = false;
     set_defaults(context);
 }

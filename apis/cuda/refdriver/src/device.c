@@ -9,6 +9,7 @@
 
 int device_count;
 struct device devices[DEVICE_MAXIMUM];
+size_t context_bytes;
 
 /* On the bus, as devices are numbered without CUDA_VISIBLE_DEVICES. */
 enum { FIRST_BUS = 0x10 };
@@ -17,11 +18,12 @@ static const char device_name[] = "Aviary Reference Device";
 
 CUresult devices_start(void)
 {
-    const char *count = getenv("REFCUDA_DEVICES"), *memory = getenv("REFCUDA_MEMORY");
+    const char *count = getenv("REFCUDA_DEVICES"), *memory = getenv("REFCUDA_MEMORY"), *context = getenv("REFCUDA_CONTEXT");
     size_t bytes;
     int there = count ? atoi(count) : 1, numbers[DEVICE_MAXIMUM];
     CUresult result;
 
+    context_bytes = context ? strtoull(context, NULL, 0) : 0;
     if (there <= 0)
         return CUDA_ERROR_NO_DEVICE;
     if (!shared_memory_start(memory, &bytes))

@@ -73,10 +73,12 @@ bool shared_memory_start(const char *text, size_t *bytes);
 /* Changes what this process has of a device; false: there is not so much. */
 bool device_take(struct device *device, size_t bytes);
 void device_give(struct device *device, size_t bytes);
+/* What a context takes for itself of its device. */
+extern size_t context_bytes;
 /* Bytes that are free. */
 size_t device_available(struct device *device);
 
-/* Reads REFCUDA_DEVICES, CUDA_VISIBLE_DEVICES and REFCUDA_MEMORY. */
+/* Reads REFCUDA_DEVICES, CUDA_VISIBLE_DEVICES, REFCUDA_MEMORY and REFCUDA_CONTEXT. */
 CUresult devices_start(void);
 /* Which of `there` devices this process sees, and how many that are (visible.c). */
 CUresult visible_devices(int there, int numbers[DEVICE_MAXIMUM], int *count);
@@ -95,6 +97,7 @@ struct CUctx_st {
     CUdevice device;
     bool primary, active;
     unsigned retained; /* of a primary context */
+    size_t taken; /* of its device's memory, for itself */
     unsigned flags;
     CUresult error; /* sticks until the context ends */
     CUstream legacy, streams; /* the default stream; all streams, linked by `sibling` */

@@ -1,4 +1,5 @@
-/* Parts of a device's multiprocessors. Here a context with a part of them is one as any other. */
+/* Parts of a device's multiprocessors. Here a context with a part of them is one as any other; as long as it
+ * lives the device's primary context does. */
 #include <string.h>
 
 #include "driver.h"
@@ -100,11 +101,14 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *description, CUdevResource
 CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned flags)
 {
     static unsigned long long ids;
+    CUcontext primary;
+    CUresult result;
 
     if (!green || flags != CU_GREEN_CTX_DEFAULT_STREAM || !object_check(description, KIND_RESOURCE))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
+    result = cuDevicePrimaryCtxRetain(&primary, device);
+    if (result != CUDA_SUCCESS)
+        return result;
     *green = object_new(KIND_GREEN, sizeof(**green), NULL);
     if (!*green)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -121,6 +125,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 
     if (!object_check(green, KIND_GREEN))
         return CUDA_ERROR_INVALID_CONTEXT;
+    cuDevicePrimaryCtxRelease(green->context->device);
     result = cuCtxDestroy(green->context);
     if (last == green)
         last = NULL;
