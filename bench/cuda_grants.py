@@ -10,6 +10,7 @@ without a pause. What NVML says of the whole card is read meanwhile, natively. I
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,8 @@ def measured(arguments, folder):
         log = node.log.read_text(encoding="utf-8")
     if any(ends) or not all(one["right"] for one in work):
         raise Wrong(f"status {ends}, {work}: {log[-2000:]}")
-    return {"before_mib": before, "most_mib": card.most, "looks": card.looks, "memory": memory, "smi_mib": smi,
+    charged = {name: int(bytes_) for name, bytes_ in re.findall(r"contexts on \"(.*)\" are charged with (\d+) bytes", log)}
+    return {"contexts": charged, "before_mib": before, "most_mib": card.most, "looks": card.looks, "memory": memory, "smi_mib": smi,
             "device_time": [times[1][name] - times[0][name] for name, _, _ in GRANTS], "steps": [one["steps"] for one in work]}
 
 
@@ -116,7 +118,11 @@ def main():
     for (name, gib, share), memory, smi in zip(GRANTS, figures["memory"], figures["smi_mib"]):
         print(f"{name}, {gib} GiB and {share}%: PyTorch sees {memory['total'] / GIB:.3f} GiB, {memory['free'] / GIB:.3f} free, takes "
               f"{memory['taken'] / GIB:.3f}; nvidia-smi sees {smi[0]} MiB, {smi[1]} used")
-    print(f"card: at most {figures['most_mib'] - figures['before_mib']} MiB more than before ({figures['looks']} looks)")
+    granted_mib = sum(gib for _, gib, _ in GRANTS) * 1024
+    taken = figures["most_mib"] - figures["before_mib"]
+    within = "within" if taken <= granted_mib else f"{taken - granted_mib} MiB MORE than"
+    print(f"card: at most {taken} MiB more than before ({figures['looks']} looks): {within} both grants, {granted_mib} MiB")
+    print(f"contexts are charged with: {figures['contexts'] or 'nothing'}")
     for what in ("device_time", "steps"):
         one, other = figures[what]
         print(f"{what}: 1 to {other / max(one, 1):.3f}")

@@ -182,7 +182,7 @@ static int held[MOST_DEVICES];
 static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUresult retain_primary_context(CUcontext *context, CUdevice device) {
-    CUresult status = cuDevicePrimaryCtxRetain(context, device);
+    CUresult status = cuda_retain_charged_context(context, device);
     if (status != CUDA_SUCCESS || device < 0 || device >= MOST_DEVICES)
         return status;
     pthread_mutex_lock(&held_lock);

@@ -425,7 +425,7 @@ static CUresult release_primary_context(CUdevice device) {
     cuda_note_primary_end(device);
     /* Memory is placed without a look at the thread's context, which may be this one. */
     cuda_note_reset();
-    return cuDevicePrimaryCtxRelease_v2(device);
+    return cuda_end_primary_context(device, cuDevicePrimaryCtxRelease_v2);
 }
 
 void *cuda_release_primary_context_function(void) {
@@ -436,7 +436,7 @@ static CUresult reset_primary_context(CUdevice device) {
     leave_primary_context(device);
     cuda_note_reset();
     forget_primary_context(device);
-    return cuDevicePrimaryCtxReset_v2(device);
+    return cuda_end_primary_context(device, cuDevicePrimaryCtxReset_v2);
 }
 
 void *cuda_reset_primary_context_function(void) {

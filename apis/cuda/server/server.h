@@ -132,6 +132,12 @@ void cuda_note_primary_end(CUdevice device);
 void cuda_note_capture_begun(CUstream stream);
 void cuda_note_capture_ended(CUstream stream);
 
+/* ---- contexts.c: what contexts take for themselves ------------------------------------------------------ */
+
+CUresult cuda_retain_charged_context(CUcontext *context, CUdevice device);
+/* Releases or resets it by the driver's function. */
+CUresult cuda_end_primary_context(CUdevice device, CUresult (*end)(CUdevice));
+
 /* ---- calls.c --------------------------------------------------------------------------------------- */
 
 int cuda_may_pass(CUstream stream);

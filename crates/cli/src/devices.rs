@@ -3,6 +3,7 @@
 //! Each API is asked in a process of its own, which loads and starts the vendor's library: it may crash or hang, and then that is
 //! what is told.
 
+pub mod contexts;
 pub mod holders;
 
 use crate::apis::{self, Api};

@@ -74,6 +74,8 @@ enum Command {
     ListDevices(devices::ListDevicesCommand),
     #[command(name = "list-holders", hide = true)]
     ListHolders(devices::ListDevicesCommand),
+    #[command(name = "list-contexts", hide = true)]
+    ListContexts(devices::ListDevicesCommand),
     #[command(hide = true)]
     Gateway(daemons::remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
@@ -151,6 +153,7 @@ fn main() -> ExitCode {
         Command::Devices(command) => devices::run(&command),
         Command::ListDevices(command) => devices::list_one(&command),
         Command::ListHolders(command) => devices::holders::list_one(&command),
+        Command::ListContexts(command) => devices::contexts::list_one(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => daemons::remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),

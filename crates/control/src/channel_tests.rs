@@ -43,6 +43,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         let (schedulable, private, own, in_vm) = flags;
         let shared = |name| crate::SharedDevice { name, memory: slice_ns };
         let shared_memory = only_devices.iter().flatten().cloned().map(shared).collect();
+        let context = |name| crate::DeviceContext { name, bytes: slice_ns };
+        let contexts = only_devices.iter().flatten().cloned().map(context).collect();
         Assignment {
             session,
             tenant,
@@ -58,6 +60,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             schedulable,
             swappable: own,
             shared_memory,
+            contexts,
             slice_ns,
             private,
             own,

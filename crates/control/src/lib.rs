@@ -29,7 +29,8 @@ pub use channel::{
     receive_plain, send,
 };
 pub use messages::assignment::{
-    Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, SharedDevice, order_sockets,
+    Assignment, DeviceContext, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, SharedDevice,
+    order_sockets,
 };
 pub use messages::card::{
     CardClient, ClientFigures, FPGA_API, FPGA_MEMORY, FromCard, PortFigures, PortRule, PortScheduler, PortTenant,

@@ -47,4 +47,11 @@ aviary_holders_function aviary_holders_utility(void);
 aviary_holders_function aviary_holders_utility(void) {
     return aviary_holders;
 }
+
+aviary_holders_function aviary_contexts_utility(void);
+
+/* NULL: the specification defines none. */
+aviary_holders_function aviary_contexts_utility(void) {
+    return aviary_contexts;
+}
 #endif

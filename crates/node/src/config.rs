@@ -17,6 +17,7 @@ use crate::tenants::tenant::Tenants;
 use crate::upgrade::command::UpgradeCommand;
 use crate::users::server_users::UserRange;
 use crate::vms::{FpgaDeviceCommand, FpgaDeviceSettings, VmDeviceCommand, VmSettings};
+use aviary_control::DeviceContext;
 use aviary_transport::RemoteAddress;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -181,6 +182,8 @@ pub struct NodeConfig {
     pub device_lister: Option<DeviceLister>,
     /// Lists which processes have memory of devices; `None`: what API servers say about that is not checked.
     pub holder_lister: Option<HolderLister>,
+    /// What contexts were measured to take of devices, for those of which `devices` does not say it.
+    pub contexts: Vec<DeviceContext>,
     /// For tests: where the node ends when it makes or takes back a grant.
     pub test_end_at: Option<GrantStep>,
     pub log: Level,
@@ -227,6 +230,7 @@ impl NodeConfig {
             key_maker: None,
             device_lister: None,
             holder_lister: None,
+            contexts: Vec::new(),
             test_end_at: None,
             log: Level::Info,
         }

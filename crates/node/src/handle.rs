@@ -12,6 +12,7 @@ use crate::relocation::request::ParkedMemory;
 use crate::report;
 use crate::report::{NodeReport, SessionReport};
 use crate::upgrade::Handover;
+use aviary_control::DeviceContext;
 use rustix::net::{Shutdown, shutdown};
 use std::{
     fs,
@@ -84,6 +85,9 @@ impl Node {
         let threads = vec![run_core(&core, alive, log), run_admin(&admin, &core, &address, secret, log)];
         log.info(format_args!("listening on {address}"));
         remote.iter().for_each(|remote| log.info(format_args!("listening on {remote}")));
+        for DeviceContext { name, bytes } in &core.config.contexts {
+            log.info(format_args!("contexts on {name:?} are charged with {bytes} bytes of device_memory each"));
+        }
         for vm in vms {
             let (name, socket) = (vm.name.escape_debug(), vm.socket.display());
             log.info(format_args!("listening for VM {name} on {socket}"));

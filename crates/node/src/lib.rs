@@ -72,7 +72,7 @@ pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_
 pub use users::server_users::UserRange;
 pub use vms::{FpgaDeviceCommand, FpgaDeviceReport, FpgaDeviceSettings, VmDeviceCommand, VmSettings};
 
-pub use aviary_control::FunctionRule;
+pub use aviary_control::{DeviceContext, FunctionRule};
 pub use aviary_gate::{
     DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, HOST_SWAP, fits, precedence,
 };

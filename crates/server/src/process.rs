@@ -35,7 +35,7 @@ use sandboxing::Sandbox;
 use shared::ProcessState;
 use zygote::Copied;
 
-pub use modules::listed::{DeviceFacts, HolderFacts, devices, holders};
+pub use modules::listed::{DeviceFacts, HolderFacts, contexts, devices, holders};
 pub use sandboxing::SandboxOptions;
 
 /// Serves until the last connection has ended, or until the node goes.

@@ -60,6 +60,7 @@ pub const CONFIG_HELP: &str = r##"Configuration file (TOML, every key is optiona
   memory = "24G"                # share out this much of the device's memory; sessions that find no room wait or swap [not shared]
   oversubscribe = 2.0           # sessions may have so many times as much; what is not on the device is in host memory [1.0]
   beside = "4G"                 # with memory: what an API server may have there besides what its sessions allocate [4G]
+  context = "600M"              # device_memory that each CUDA context is charged with; "0": none [measured when the node starts]
   [sandbox]                     # of API servers (docs/security.md)
   mode = "auto"                 # "on"; "off": only user ids confine API servers; "log": refuse nothing, log what "on" would
                                 # refuse; "auto": "on" if this machine supports it and all APIs declare what they need [auto]

@@ -236,6 +236,8 @@ struct DeviceConfig {
     oversubscribe: Option<f64>,
     /// Bytes that an API server may have there besides what its sessions allocate.
     beside: Option<Amount>,
+    /// Bytes that are charged for each context.
+    context: Option<Amount>,
 }
 
 /// `"6ms"`, `"200us"`, `"1.5s"`, `"10m"` or `"2h"`.
@@ -380,6 +382,7 @@ impl FileConfig {
                     memory,
                     oversubscribe,
                     beside,
+                    context: device.context.map(|bytes| bytes.0),
                 },
             ));
         }

@@ -16,10 +16,10 @@ use crate::devices;
 use crate::fpga::own_libraries;
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, CardSettings, DeviceSettings, GrantStep, Handover, KEYS, KeyMaker, Level, LoadedPolicy, Node,
-    NodeConfig, PrivateDir, Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind, USUAL_GRANTS,
-    USUAL_MOST_TENANTS, UnknownUsers, UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory,
-    upgrade_versions,
+    ApiServerCommand, CardSettings, DeviceContext, DeviceSettings, GrantStep, Handover, KEYS, KeyMaker, Level,
+    LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules, SandboxSettings, Scheduler, Settings, Tenants, TestKind,
+    USUAL_GRANTS, USUAL_MOST_TENANTS, UnknownUsers, UpgradeCommand, UserRange, VmSettings, default_socket,
+    runtime_directory, upgrade_versions,
 };
 use aviary_relay::write_key;
 use aviary_sandbox::Mode;
@@ -131,6 +131,8 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     if checks {
         return Ok(ExitCode::SUCCESS);
     }
+    let known = before.as_ref().and_then(Handover::contexts);
+    config.contexts = known.unwrap_or_else(|| contexts(&config));
     let arguments = own_arguments(std::env::args_os().skip(1));
     config.upgrade = Some(UpgradeCommand { arguments, check: "--check", handover: "--handover" });
     raise_descriptor_limit();
@@ -159,6 +161,13 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
             }
         }
     }
+}
+
+/// What contexts take of devices, where it is not said of all of them.
+fn contexts(config: &NodeConfig) -> Vec<DeviceContext> {
+    let is_told = config.devices.contexts().iter().any(|told| told.name == "*");
+    let apis = if is_told { Ok(Vec::new()) } else { apis::select(&config.modules, &[]) };
+    devices::contexts::measured(&apis.unwrap_or_default())
 }
 
 /// The arguments of this process, without what an upgrade has added.

@@ -17,6 +17,15 @@ pub struct SharedDevice {
     pub memory: u64,
 }
 
+/// What a context takes for itself of a device's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceContext {
+    /// The device's name, which may end with `*`.
+    pub name: String,
+    /// Bytes that are charged for each context.
+    pub bytes: u64,
+}
+
 /// A session, for the API server that serves it. A module gets it as JSON, too ([`Assignment::to_json`]): it may have been
 /// built from another version, so what it does not know is ignored and what is missing has defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +56,8 @@ pub struct Assignment {
     pub swappable: bool,
     /// Devices whose memory sessions get from the node.
     pub shared_memory: Vec<SharedDevice>,
+    /// What contexts are charged with, by the first name that fits; nothing on other devices.
+    pub contexts: Vec<DeviceContext>,
     /// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole.
     pub slice_ns: u64,
     /// The node serves one program. Its log is where the guest's own messages go: what the guest is told needs no line there.

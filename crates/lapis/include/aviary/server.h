@@ -16,8 +16,8 @@ void *aviary_object(uint64_t id);
 /* The vendor's library is done with zero-copy memory that the guest lent: the guest frees it. */
 void aviary_zerocopy_return(void *pointer);
 
-/* In `after_server`: the charges of this call end when the number is returned, not with the object that the call creates. The number
- * must be new in this process. May be returned on any thread. */
+/* In `after_server`: the charges of this call end when the number is returned, not with the object that the call creates. While other
+ * charges are kept under the number, those of this call end with it. May be returned on any thread. */
 void aviary_charge_keep(uint64_t number);
 void aviary_charge_return(uint64_t number);
 
@@ -80,6 +80,10 @@ struct aviary_shared_memory {
 /* In a call: 1 if the node shares out the memory of the device of this name; 0, and nothing is written, if not. What the vendor's
  * library says to be free there is what others happen to have left: they leave for an allocation. */
 int aviary_shared_memory(const char *device, struct aviary_shared_memory *shared);
+
+/* Bytes of `device_memory` that each context on the device of this name is to be charged with: what the vendor's library takes of the
+ * device for one. 0: contexts are charged with nothing there. */
+uint64_t aviary_context_bytes(const char *device);
 
 /* In a call that has been charged for `device_memory` on the device of this name, and for which the vendor's library has no memory: waits
  * until other sessions have left that have so many bytes there. 1: it is worth one more try; 0: nobody leaves. The caller holds no lock
@@ -181,6 +185,11 @@ struct aviary_holder {
 /* Defined by the specification if it likes: starts the vendor's library and calls `tell` once with process 0 for each device of which
  * the library tells, and for each process with memory there. It runs in a process that has no session and ends afterwards. */
 __attribute__((weak)) void aviary_holders(void (*tell)(void *context, const struct aviary_holder *holder), void *context);
+
+/* Defined by the specification if it likes: measures what a context takes of each device, with what libraries load into one, and calls
+ * `tell` with that as the bytes of process 0; not for a device where it cannot be measured. It runs in a process that has no session
+ * and ends afterwards, before the node begins: contexts are charged with these bytes (aviary_context_bytes). */
+__attribute__((weak)) void aviary_contexts(void (*tell)(void *context, const struct aviary_holder *holder), void *context);
 
 #ifdef __cplusplus
 }

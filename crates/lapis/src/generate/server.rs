@@ -44,7 +44,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #utilities
         #descriptor
         aviary_server::utility_exports!();
-        unsafe extern "C" { fn aviary_preload_utility(); fn aviary_start_utility() -> Option<unsafe extern "C" fn()>; fn aviary_devices_utility() -> Option<aviary_server::connection::listing::ListFunction>; fn aviary_holders_utility() -> Option<aviary_server::connection::listing::HoldersFunction>; }
+        unsafe extern "C" { fn aviary_preload_utility(); fn aviary_start_utility() -> Option<unsafe extern "C" fn()>; fn aviary_devices_utility() -> Option<aviary_server::connection::listing::ListFunction>; fn aviary_holders_utility() -> Option<aviary_server::connection::listing::HoldersFunction>; fn aviary_contexts_utility() -> Option<aviary_server::connection::listing::HoldersFunction>; }
         #tables
         #(#callbacks)*
         #(#forwarders)*
@@ -174,7 +174,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             contents: #contents,
             rejected,
         };
-        aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility, aviary_holders_utility);
+        aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility, aviary_holders_utility, aviary_contexts_utility);
     }
 }
 

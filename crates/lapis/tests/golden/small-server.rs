@@ -178,7 +178,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
 };
 aviary_server::export_module!(
     DESCRIPTOR, aviary_preload_utility, aviary_start_utility, aviary_devices_utility,
-    aviary_holders_utility
+    aviary_holders_utility, aviary_contexts_utility
 );
 aviary_server::utility_exports!();
 unsafe extern "C" {
@@ -188,6 +188,9 @@ unsafe extern "C" {
         aviary_server::connection::listing::ListFunction,
     >;
     fn aviary_holders_utility() -> Option<
+        aviary_server::connection::listing::HoldersFunction,
+    >;
+    fn aviary_contexts_utility() -> Option<
         aviary_server::connection::listing::HoldersFunction,
     >;
 }

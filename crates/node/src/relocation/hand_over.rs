@@ -121,8 +121,7 @@ impl Core {
         let user = state.user_for(&tenant, is_own);
         let user = user.map_err(|error| Refusal::not_now(format!("the new API server: {error}")))?;
         let session = state.registry.sessions.get(&id).ok_or_else(no_target)?;
-        let shared_memory = state.tenancy.shares.rules().shared();
-        let assignment = Assignment { shared_memory, ..self.assignment(id, session, slot, user) };
+        let assignment = self.assignment(&state.tenancy.shares.rules(), id, session, slot, user);
         Ok((assignment, session.api.clone(), session.spec_hash))
     }
 

@@ -4,7 +4,7 @@ use super::{
     ebpf::LoadedPolicy,
     settings::{DeviceKind, DeviceSettings, Scheduler},
 };
-use aviary_control::SharedDevice;
+use aviary_control::{DeviceContext, SharedDevice};
 use aviary_gate::fits;
 use std::time::Duration;
 
@@ -23,6 +23,12 @@ impl Rules {
     pub fn shared(&self) -> Vec<SharedDevice> {
         let shared = self.0.iter().filter_map(|(name, settings)| Some((name, settings.memory?)));
         shared.map(|(name, memory)| SharedDevice { name: name.clone(), memory }).collect()
+    }
+
+    /// What contexts are charged with, where the file says so.
+    pub fn contexts(&self) -> Vec<DeviceContext> {
+        let told = self.0.iter().filter_map(|(name, settings)| Some((name, settings.context?)));
+        told.map(|(name, bytes)| DeviceContext { name: name.clone(), bytes }).collect()
     }
 
     /// A name may end with `*`.

@@ -75,6 +75,8 @@ pub struct DeviceSettings {
     /// Bytes that an API server may have there besides what its sessions allocate: contexts, code, graphs. One that has more after its
     /// sessions have left is ended.
     pub beside: u64,
+    /// Bytes of its memory that are charged for each context; `None`: as many as were measured.
+    pub context: Option<u64>,
 }
 
 impl Default for DeviceSettings {
@@ -91,6 +93,7 @@ impl Default for DeviceSettings {
             memory: None,
             oversubscribe: 1000,
             beside: USUAL_BESIDE,
+            context: None,
         }
     }
 }

@@ -138,8 +138,7 @@ impl Core {
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.tenancy.accounts.descriptor(seat).ok_or_else(gone)?;
         let slot = seat.slot;
-        let shared_memory = state.tenancy.shares.rules().shared();
-        let assignment = Assignment { shared_memory, ..self.assignment(id, session, slot, user) };
+        let assignment = self.assignment(&state.tenancy.shares.rules(), id, session, slot, user);
         let pid = server.process.pid();
         server.log.serves(id);
         let failed = |error: std::io::Error| NodeError::HandOver(pid, error);
@@ -175,9 +174,19 @@ impl Core {
     }
 
     /// A session as an API server with this slot in the tenant's page hears of it.
-    pub(crate) fn assignment(&self, id: u64, session: &Session, slot: u32, user: Option<ServerUser>) -> Assignment {
+    pub(crate) fn assignment(
+        &self,
+        rules: &Rules,
+        id: u64,
+        session: &Session,
+        slot: u32,
+        user: Option<ServerUser>,
+    ) -> Assignment {
         let permissions = &session.permissions;
         Assignment {
+            shared_memory: rules.shared(),
+            // What the file says goes first.
+            contexts: rules.contexts().into_iter().chain(self.config.contexts.iter().cloned()).collect(),
             session: id,
             tenant: session.tenant.clone(),
             guest: session.guest_pid(),

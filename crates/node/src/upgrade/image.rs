@@ -9,7 +9,7 @@ use crate::attach::guest::Guest;
 use crate::relocation::request::SessionMoves;
 use crate::servers::cgroups::GroupsImage;
 use crate::tenants::vendor_set::VendorSet;
-use aviary_control::{FunctionRule, ServerUser};
+use aviary_control::{DeviceContext, FunctionRule, ServerUser};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,6 +46,9 @@ pub struct Image {
     pub last_server: u64,
     pub last_session: u64,
     pub last_move: u64,
+    /// What contexts were measured to take of devices; `None`: by a program that did not.
+    #[serde(default)]
+    pub contexts: Option<Vec<DeviceContext>>,
 }
 
 /// Users of API servers.

@@ -1,6 +1,7 @@
 //! The state file that a program leaves to the one that takes its place, and the descriptors that it names.
 
 use super::image::{Image, VERSION};
+use aviary_control::DeviceContext;
 use aviary_control::inherited::adopt;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
@@ -46,6 +47,11 @@ impl Handover {
             return Err(io::Error::other(format!("the state has version {version}, this program needs {VERSION}")));
         }
         Ok(Self { image: serde_json::from_value(image).map_err(strange)?, inherited })
+    }
+
+    /// What contexts were measured to take of devices; `None`: by a program that did not.
+    pub fn contexts(&self) -> Option<Vec<DeviceContext>> {
+        self.image.contexts.clone()
     }
 }
 
@@ -94,6 +100,7 @@ mod tests {
             last_server: 4,
             last_session: 5,
             last_move: 6,
+            contexts: Some(vec![DeviceContext { name: "card".into(), bytes: 7 }]),
         }
     }
 
@@ -104,6 +111,7 @@ mod tests {
         let file = leave(&image(), &[number]).unwrap().into_raw_fd();
         let mut handover = Handover::take(file).unwrap();
         assert_eq!((handover.image.upgrades, handover.image.last_session), (3, 5));
+        assert_eq!(handover.contexts(), image().contexts);
         assert!(handover.inherited.take(number).is_ok() && handover.inherited.take(number).is_err());
         assert!(Handover::take(file).is_err(), "its file is closed");
     }

@@ -190,7 +190,8 @@ impl Core {
         let mut bequest = Bequest::default();
         let cards = cards::save(state, &mut bequest)?;
         let groups = self.groups.as_ref().map(Groups::image).transpose()?;
-        let image = save::save(state, (admin, state.upgrades + 1), (cards, groups), &mut bequest)?;
+        let image =
+            save::save(state, (admin, state.upgrades + 1), &self.config.contexts, (cards, groups), &mut bequest)?;
         let file = inheritance::leave(&image, &bequest.numbers())?;
         let mut next = Command::new(program);
         let name = std::env::args_os().next().unwrap_or_else(|| "aviary".into());

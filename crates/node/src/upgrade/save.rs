@@ -15,7 +15,7 @@ use crate::sessions::life::{EndReason, ServerState, SessionState};
 use crate::sessions::registry::{ServerRecord, Session};
 use crate::tenants::accounts::{Accounts, TenantPageState};
 use crate::users::server_users::{Ids, ServerUsers};
-use aviary_control::Aside;
+use aviary_control::{Aside, DeviceContext};
 use aviary_gate::{Balance, HeldAmount, Kind};
 use std::{
     collections::BTreeMap,
@@ -94,10 +94,11 @@ pub fn obstacle(state: &CoreState, aside: &Aside) -> Option<Obstacle> {
     None
 }
 
-/// All of `state`, whose spares are gone. `cards`: of its cards. `groups`: of its API servers' control groups.
+/// All of `state`, whose spares are gone. `contexts`: what was measured of devices. `cards`: of its cards. `groups`: of its API servers' control groups.
 pub fn save(
     state: &CoreState,
     (admin, upgrades): (impl AsFd, u64),
+    contexts: &[DeviceContext],
     (cards, groups): (CardsImage, Option<GroupsImage>),
     bequest: &mut Bequest,
 ) -> io::Result<Image> {
@@ -134,6 +135,7 @@ pub fn save(
         last_server: registry.last_server,
         last_session: registry.last_session,
         last_move: state.relocations.last,
+        contexts: Some(contexts.to_vec()),
     })
 }
 

@@ -98,6 +98,11 @@ macro_rules! utility_exports {
             unsafe { $crate::connection::ffi::shared_memory(device, shared) }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_context_bytes(device: *const ::std::ffi::c_char) -> u64 {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::connection::ffi::context_bytes(device) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_may_use(device: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::connection::ffi::may_use(device) }

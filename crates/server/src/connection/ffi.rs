@@ -155,8 +155,8 @@ pub unsafe fn device_pause(device: u64) {
 }
 
 /// The charges of the present call stay until [`charge_return`] is called with this number, instead of until
-/// the end of the object that it creates: the vendor's library may use the memory longer. For `after_server`; the
-/// number must be new.
+/// the end of the object that it creates: the vendor's library may use the memory longer. For `after_server`; while
+/// another call's are kept under the number, those of this one end with it.
 ///
 /// # Safety
 /// None. `unsafe` because C calls it.
@@ -215,6 +215,16 @@ pub unsafe fn shared_memory(device: *const c_char, shared: *mut SharedMemory) ->
     // SAFETY: the caller's promise.
     unsafe { shared.write(found) };
     1
+}
+
+/// What a context on the device is charged with.
+///
+/// # Safety
+/// `device` is a NUL-terminated string or NULL.
+pub unsafe fn context_bytes(device: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    let Some(device) = (unsafe { device_name(device) }) else { return 0 };
+    guarded(|| session().map_or(0, |session| session.accounts.policy.context_bytes(&device)), 0)
 }
 
 /// Others leave a device whose memory the node has granted and the vendor's library does not have. 1: it is worth one more try.

@@ -14,6 +14,8 @@ use crate::session::vendor;
 pub const LIST: &CStr = c"aviary_list_devices";
 /// As above.
 pub const LIST_HOLDERS: &CStr = c"aviary_list_holders";
+/// As above.
+pub const LIST_CONTEXTS: &CStr = c"aviary_list_contexts";
 
 /// `struct aviary_device` of `aviary/server.h`. Texts that are NULL are unknown.
 #[repr(C)]
@@ -39,7 +41,7 @@ pub type ListFunction = unsafe extern "C" fn(tell: TellDevice, context: *mut c_v
 /// What a module exports under [`LIST`]; the first argument is the vendor's library, or NULL. 0: its specification lists none.
 pub type ListEntry = unsafe extern "C" fn(*const c_char, TellDevice, *mut c_void) -> i32;
 
-/// `struct aviary_holder` of `aviary/server.h`.
+/// `struct aviary_holder` of `aviary/server.h`. Of what contexts take: with process 0.
 #[repr(C)]
 pub struct ListedHolder {
     pub device: *const c_char,
@@ -54,7 +56,7 @@ pub type TellHolder = unsafe extern "C" fn(context: *mut c_void, holder: *const 
 /// Of a specification: calls the function for each holder.
 pub type HoldersFunction = unsafe extern "C" fn(tell: TellHolder, context: *mut c_void);
 
-/// What a module exports under [`LIST_HOLDERS`]; as [`ListEntry`].
+/// What a module exports under [`LIST_HOLDERS`] and [`LIST_CONTEXTS`]; as [`ListEntry`].
 pub type HoldersEntry = unsafe extern "C" fn(*const c_char, TellHolder, *mut c_void) -> i32;
 
 /// # Errors
@@ -102,7 +104,7 @@ pub unsafe fn list(
     1
 }
 
-/// Tells nothing if the vendor's library is not here.
+/// Who has memory of devices, or what contexts take of them. Tells nothing if the vendor's library is not here.
 ///
 /// # Safety
 /// As [`list`].

@@ -236,11 +236,11 @@ impl Connection {
 }
 
 /// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps three `unsafe extern "C" fn()`:
-/// one that loads what the vendor's library loads at its first call, one that starts that library, and one that answers the
-/// functions that list its devices, and who has memory there.
+/// one that loads what the vendor's library loads at its first call, one that starts that library, and those that answer the
+/// functions that list its devices, who has memory there, and what contexts take of it.
 #[macro_export]
 macro_rules! export_module {
-    ($api:path $(, $preload:path, $start:path, $devices:path, $holders:path)?) => {
+    ($api:path $(, $preload:path, $start:path, $devices:path, $holders:path, $contexts:path)?) => {
         extern "C" fn aviary_serve(arguments: *const $crate::connection::module::ServeArguments) -> i32 {
             // SAFETY: the API server process calls this with arguments as `serve` requires them.
             unsafe { $crate::connection::module::serve(&$api, arguments) }
@@ -279,6 +279,16 @@ macro_rules! export_module {
             ) -> i32 {
                 // SAFETY: the caller passes what `list_holders` asks for; the function is the specification's own.
                 unsafe { $crate::connection::listing::list_holders(&$api, library, $holders(), tell, context) }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn aviary_list_contexts(
+                library: *const ::std::ffi::c_char,
+                tell: $crate::connection::listing::TellHolder,
+                context: *mut ::std::ffi::c_void,
+            ) -> i32 {
+                // SAFETY: the caller passes what `list_holders` asks for; the function is the specification's own.
+                unsafe { $crate::connection::listing::list_holders(&$api, library, $contexts(), tell, context) }
             }
         )?
 

@@ -3,6 +3,7 @@
 //! Every refusal is counted and written to the node's log with its figures. A hostile guest can cause refusals as fast as it
 //! makes calls: the tenant's budget of lines (`Gate::admit_line`) bounds what that writes.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Arguments;
 use std::os::fd::BorrowedFd;
@@ -201,9 +202,14 @@ impl Accounts {
         self.unbound().take(item, amount)
     }
 
-    /// Keeps the charges of a successful call until [`Accounts::return_kept`].
+    /// Keeps the charges of a successful call until [`Accounts::return_kept`]. Where another call's are kept under this number, what
+    /// they stand for is charged already: these end.
     pub fn keep(&self, number: u64, holding: &mut Charges) {
-        self.kept().entry(number).or_default().merge(holding);
+        match self.kept().entry(number) {
+            Entry::Vacant(entry) => return entry.insert(Charges::default()).merge(holding),
+            Entry::Occupied(_) => {}
+        }
+        self.settle(holding);
     }
 
     /// False: nothing is kept under this number here.

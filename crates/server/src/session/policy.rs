@@ -3,7 +3,7 @@
 use aviary_gate::{DEVICE_NAME_BYTES, fits};
 
 use crate::api::{ApiDescriptor, FunctionInfo};
-use aviary_control::Assignment;
+use aviary_control::{Assignment, DeviceContext};
 
 /// The tenant of a session and its limits, for the gate and the log.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ pub struct Policy {
     only_devices: Option<Vec<String>>,
     /// Functions that change a device for all its users, which the tenant may call; a name may end with `*`.
     privileged: Vec<String>,
+    /// What contexts are charged with.
+    contexts: Vec<DeviceContext>,
 }
 
 impl Policy {
@@ -32,7 +34,13 @@ impl Policy {
         let only_devices = only_some(config.only_devices.clone());
         let private_node = config.private;
         let (privileged, denied) = (rule.privileged.clone(), denied.contains(&true).then_some(denied));
-        Policy { tenant, guest, private_node, denied, only_devices, privileged }
+        let contexts = config.contexts.clone();
+        Policy { tenant, guest, private_node, denied, only_devices, privileged, contexts }
+    }
+
+    /// Bytes that a context on the device is charged with.
+    pub fn context_bytes(&self, device: &str) -> u64 {
+        self.contexts.iter().find(|context| fits(&context.name, device)).map_or(0, |context| context.bytes)
     }
 
     /// Without an entry in the tenant's list no function is allowed.
@@ -99,6 +107,14 @@ mod tests {
         ] {
             assert_eq!([&own, &one, &two].map(|f| refused(f, |name| denied.contains(&name))), expected, "{denied:?}");
         }
+    }
+
+    #[test]
+    fn contexts_are_charged_by_the_first_name_that_fits() {
+        let context = |name: &str, bytes| DeviceContext { name: name.into(), bytes };
+        let contexts = vec![context("card #2", 0), context("card*", 7), context("card", 9)];
+        let policy = Policy { contexts, ..Policy::default() };
+        assert_eq!(["card", "card #2", "card #3", "other"].map(|device| policy.context_bytes(device)), [7, 0, 7, 0]);
     }
 
     #[test]

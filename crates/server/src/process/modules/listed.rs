@@ -6,7 +6,9 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use super::{handle, open};
-use crate::connection::listing::{HoldersEntry, LIST, LIST_HOLDERS, ListEntry, ListedDevice, ListedHolder};
+use crate::connection::listing::{
+    HoldersEntry, LIST, LIST_CONTEXTS, LIST_HOLDERS, ListEntry, ListedDevice, ListedHolder,
+};
 
 /// A device, as its API's specification lists it. Empty texts and 0 are unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,7 +81,7 @@ pub struct HolderFacts {
 }
 
 unsafe extern "C" fn take_holder(context: *mut c_void, holder: *const ListedHolder) {
-    // SAFETY: `holders` passes its list, and no other thread has it; the module a holder, whose text ends with NUL.
+    // SAFETY: `held` passes its list, and no other thread has it; the module a holder, whose text ends with NUL.
     unsafe {
         let (list, holder) = (&mut *context.cast::<Vec<HolderFacts>>(), &*holder);
         list.push(HolderFacts { device: text_at(holder.device), process: holder.process, bytes: holder.bytes });
@@ -91,7 +93,19 @@ unsafe extern "C" fn take_holder(context: *mut c_void, holder: *const ListedHold
 /// # Errors
 /// The module cannot be used.
 pub fn holders(module: &Path, vendor: Option<&str>) -> Result<Option<Vec<HolderFacts>>, String> {
-    let Some((entry, vendor)) = entry(module, LIST_HOLDERS, vendor)? else { return Ok(None) };
+    held(module, LIST_HOLDERS, vendor)
+}
+
+/// What a context takes of each device of a module's API, of no process; otherwise as [`holders`].
+///
+/// # Errors
+/// The module cannot be used.
+pub fn contexts(module: &Path, vendor: Option<&str>) -> Result<Option<Vec<HolderFacts>>, String> {
+    held(module, LIST_CONTEXTS, vendor)
+}
+
+fn held(module: &Path, symbol: &CStr, vendor: Option<&str>) -> Result<Option<Vec<HolderFacts>>, String> {
+    let Some((entry, vendor)) = entry(module, symbol, vendor)? else { return Ok(None) };
     // SAFETY: a symbol of this name has this type in every version.
     let entry: HoldersEntry = unsafe { std::mem::transmute(entry) };
     let mut list: Vec<HolderFacts> = Vec::new();
