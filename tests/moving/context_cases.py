@@ -158,6 +158,39 @@ def contexts_stay_while_memory_is_out(tools):
         nothing_is_left(node, "after swaps")
 
 
+@contextlib.contextmanager
+def shared_memory(mib):
+    """What node.toml says of a file by which processes have so much of the device together, and the variable that names it."""
+    with tempfile.TemporaryDirectory(prefix="aviary-context-") as directory:
+        file = Path(directory) / "memory"
+        Path(directory).chmod(0o755)
+        file.touch()
+        file.chmod(0o666)
+        yield f'[sandbox]\ndevices = ["{file}"]', {"REFCUDA_MEMORY": f"{file}:{mib * MIB}"}
+
+
+def others_leave_for_a_context(tools):
+    """The node believes that the device has more than it has: the driver has room for a context once others have left."""
+    # As much as a context takes: without one nobody knows how much of that is missing.
+    allocated = 2 * ALLOCATED
+    short = 2 * CONTEXT + allocated // 2
+    keys = f'context = "{CONTEXT}M"\nmemory = "1G"\noversubscribe = 2.0'
+    with shared_memory(short) as (sandbox, variables), node_of(tools, f"{keys}\n{sandbox}", **variables) as (node, program):
+        one, other = program(), program()
+        one.then("1 retain", CONTEXT)
+        one.then("allocate", CONTEXT + ALLOCATED)
+        one.then("allocate", CONTEXT + allocated)
+        for begin, end in (("create", "destroy"), ("1 retain", "release")):
+            other.then(begin, 2 * CONTEXT + allocated)
+            if resident(node) != 2 * CONTEXT:
+                raise Wrong(f"{resident(node)} MiB are on the device: {node.log.read_text()[-1500:]}")
+            other.then(end, CONTEXT + allocated)
+            one.then("info", CONTEXT + allocated, f"{1024 - CONTEXT - allocated} of {short}, CUDA_SUCCESS")
+        for each in (one, other):
+            each.end()
+        nothing_is_left(node, "after a short device")
+
+
 def nothing_is_charged_where_it_is_switched_off(tools):
     with node_of(tools, 'context = "0"') as (node, program):
         one = program()
@@ -168,26 +201,20 @@ def nothing_is_charged_where_it_is_switched_off(tools):
 
 def size_is_measured_when_the_node_starts(tools):
     """Processes share the device: what a context takes shows in what is left for others. An upgraded node knows it still."""
-    with tempfile.TemporaryDirectory(prefix="aviary-context-") as directory:
-        file = Path(directory) / "memory"
-        Path(directory).chmod(0o755)
-        file.touch()
-        file.chmod(0o666)
-        sandbox, shared = f'[sandbox]\ndevices = ["{file}"]', f"{file}:{8 << 30}"
-        with node_of(tools, sandbox, REFCUDA_MEMORY=shared) as (node, program):
-            one = program()
-            one.then("1 retain", CONTEXT + LOADED_LATER)
-            one.then("release", 0)
-            one.end()
-            node.settle()
-            run([AVIARY, "upgrade", "--server", node.address])
-            two = program()
-            two.then("create", CONTEXT + LOADED_LATER)
-            two.end()
-            said = f'contexts on "Aviary Reference Device" are charged with {(CONTEXT + LOADED_LATER) * MIB} bytes of device_memory each'
-            if node.log.read_text().count(said) != 2:
-                raise Wrong(node.log.read_text()[-1500:])
-            nothing_is_left(node, "after an upgrade")
+    with shared_memory(8192) as (sandbox, variables), node_of(tools, sandbox, **variables) as (node, program):
+        one = program()
+        one.then("1 retain", CONTEXT + LOADED_LATER)
+        one.then("release", 0)
+        one.end()
+        node.settle()
+        run([AVIARY, "upgrade", "--server", node.address])
+        two = program()
+        two.then("create", CONTEXT + LOADED_LATER)
+        two.end()
+        said = f'contexts on "Aviary Reference Device" are charged with {(CONTEXT + LOADED_LATER) * MIB} bytes of device_memory each'
+        if node.log.read_text().count(said) != 2:
+            raise Wrong(node.log.read_text()[-1500:])
+        nothing_is_left(node, "after an upgrade")
 
 
 ALL = {
@@ -196,6 +223,7 @@ ALL = {
     "context-failed": context_that_the_driver_refuses_costs_nothing,
     "context-moved": charge_is_the_same_after_moves_and_parks,
     "context-swapped": contexts_stay_while_memory_is_out,
+    "context-short": others_leave_for_a_context,
     "context-measured": size_is_measured_when_the_node_starts,
     "context-off": nothing_is_charged_where_it_is_switched_off,
 }

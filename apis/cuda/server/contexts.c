@@ -61,11 +61,14 @@ void cuda_settle_primary_contexts(void) {
     pthread_mutex_unlock(&charged_lock);
 }
 
+/* With the lock. True if it was charged when the call began, and has ended since. */
+static int lacks_charge(CUdevice device) {
+    return is_device(device) && !planned && !charged[device] && cuda_context_bytes(device);
+}
+
 static CUresult retain(CUcontext *context, CUdevice device) {
     pthread_mutex_lock(&charged_lock);
-    /* It was charged when the call began, and has ended since. */
-    int lacks = is_device(device) && !planned && !charged[device] && cuda_context_bytes(device);
-    CUresult status = lacks ? CUDA_ERROR_OUT_OF_MEMORY : cuDevicePrimaryCtxRetain(context, device);
+    CUresult status = lacks_charge(device) ? CUDA_ERROR_OUT_OF_MEMORY : cuDevicePrimaryCtxRetain(context, device);
     pthread_mutex_unlock(&charged_lock);
     return status;
 }
@@ -75,6 +78,27 @@ CUresult cuda_retain_charged_context(CUcontext *context, CUdevice device) {
     if (status == CUDA_ERROR_OUT_OF_MEMORY && planned && cuda_make_room(device, planned))
         status = retain(context, device);
     return status;
+}
+
+static CUresult create(CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device) {
+    CUresult status = cuCtxCreate_v4(context, parameters, flags, device);
+    uint64_t bytes = status == CUDA_ERROR_OUT_OF_MEMORY ? cuda_context_bytes(device) : 0;
+    return bytes && cuda_make_room(device, bytes) ? cuCtxCreate_v4(context, parameters, flags, device) : status;
+}
+
+void *cuda_create_context_function(void) {
+    return (void *)create;
+}
+
+static CUresult create_green(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags) {
+    pthread_mutex_lock(&charged_lock);
+    CUresult status = lacks_charge(device) ? CUDA_ERROR_OUT_OF_MEMORY : cuGreenCtxCreate(green, description, device, flags);
+    pthread_mutex_unlock(&charged_lock);
+    return status;
+}
+
+void *cuda_create_green_context_function(void) {
+    return (void *)create_green;
 }
 
 CUresult cuda_end_primary_context(CUdevice device, CUresult (*end)(CUdevice)) {
