@@ -223,10 +223,7 @@ def others_leave_where_the_driver_has_no_memory(tools):
         environment["REFCUDA_MEMORY"] = f"{file}:{SHORT_MIB << 20}"
         with running(environment, "--config", config, "--log-level", "debug") as node:
             command = [AVIARY, "run", "--api", "cuda", "--server", node.address, "--", folder / "evicted"]
-            programs = []
-            for _ in range(2):
-                program = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-                programs.append((program, [program.stdout.readline()]))
+            programs = [in_steps(command) for _ in range(2)]
             for _ in range(STEPS):
                 for program, found in programs:
                     program.stdin.write("\n")
@@ -241,6 +238,53 @@ def others_leave_where_the_driver_has_no_memory(tools):
             if "were granted that its device does not have" not in log or log.count("swapped out") < 2 * STEPS:
                 raise Wrong(log[-2500:])
             nothing_is_left(node, "after a short device")
+
+
+def a_part_leaves_where_that_is_enough(tools):
+    """Two programs take turns on a device that has room for one and a half: what of one leaves is what the other lacks."""
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1"}
+    native = subprocess.run(
+        [folder / "evicted"], input="\n" * STEPS, capture_output=True, text=True, check=True, timeout=HANG, env=environment
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f'[devices."*"]\nmemory = "{SHORT_MIB}M"\noversubscribe = 2.0\n')
+        config.flush()
+        with running(environment, "--config", config.name, "--log-level", "debug") as node:
+            programs = [in_steps([AVIARY, "run", "--api", "cuda", "--server", node.address, "--", folder / "evicted"]) for _ in range(2)]
+            for step in range(STEPS):
+                for program, found in programs:
+                    program.stdin.write("\n")
+                    program.stdin.flush()
+                    found.append(program.stdout.readline())
+                if step == 0:
+                    the_rest_leaves(node)
+            for program, found in programs:
+                found.append(program.communicate(timeout=HANG)[0])
+                if program.returncode or "".join(found) != native.stdout:
+                    raise Wrong(f"status {program.returncode}, {found}: {node.log.read_text()[-2500:]}")
+            parts = [int(part) for part in re.findall(r"swapped out: .* (\d+) bytes have left", node.log.read_text())]
+            # The first program leaves as a whole, for the other one's allocations.
+            if len(parts) < 2 * STEPS or not all(part < parts[0] for part in parts[1:]):
+                raise Wrong(f"{parts} bytes have left: {node.log.read_text()[-2500:]}")
+            nothing_is_left(node, "after parts")
+
+
+def the_rest_leaves(node):
+    """Of a session that is out in part, as an operator wants it."""
+    there = lambda session: session["counters"].get("resident_memory@Aviary Reference Device.used", 0)  # noqa: E731
+    out = [session for session in sessions(node, "cuda") if session.get("swapped", {}).get("place") == "out"]
+    if len(out) != 1 or not 0 < there(out[0]) < out[0]["counters"]["device_memory.used"]:
+        raise Wrong(f"not out in part: {out}")
+    swap_out(node, out[0]["session"])
+    if any(there(session) for session in sessions(node, "cuda") if session["session"] == out[0]["session"]):
+        raise Wrong(f"some of it is there: {sessions(node, 'cuda')}")
+
+
+def in_steps(command):
+    """A program that makes its first step, and what it says."""
+    program = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return program, [program.stdout.readline()]
 
 
 def names():
@@ -268,4 +312,4 @@ def cases(long):
         f"cuda-swapped-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "swap") for name, every in swapped
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
-            "cuda-evicted": memory_leaves_and_returns, "cuda-kept": memory_for_copies_is_given_to_who_needs_it, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}
+            "cuda-evicted": memory_leaves_and_returns, "cuda-kept": memory_for_copies_is_given_to_who_needs_it, "cuda-part": a_part_leaves_where_that_is_enough, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}

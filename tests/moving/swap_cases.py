@@ -4,6 +4,7 @@ programs have more memory than the device."""
 import contextlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -362,6 +363,27 @@ def programs_with_more_memory_than_the_device_are_right(tools):
         tools.figures.append({"case": "crowd", "looks": looks})
 
 
+def left(node):
+    """Bytes that left devices, of each eviction."""
+    return [int(found) for found in re.findall(r"swapped out: .* (\d+) bytes have left", node.log.read_text())]
+
+
+def no_more_leaves_than_the_other_program_needs(tools):
+    """Two programs work on a device that has room for one and a part of the other."""
+    with small_device(tools, 4.0) as (small, node, guests):
+        programs = [small.start(guests, 100, 2000) for _ in range(2)]
+        for program in programs:
+            ended(program)
+        node.settle()
+        whole, parts = BUFFERS * BYTES, left(node)
+        if small.most() > MEMORY or not any(part < whole for part in parts):
+            raise Wrong(f"{small.most()} bytes at a time; {parts} of {whole} have left")
+        nothing_is_left(node, "after parts")
+        if host_swap(node) != (0, 0):
+            raise Wrong(f"{host_swap(node)}")
+        tools.figures.append({"case": "part", "evictions": len(parts), "in part": sum(part < whole for part in parts)})
+
+
 def allocation_beyond_what_may_be_had_is_refused_at_once(tools):
     with small_device(tools, 1.5) as (small, node, guests):
         first = small.start(guests, 1, 600_000_000)
@@ -421,6 +443,7 @@ ALL = {
     "swap-death-on-the-way": death_on_the_way_loses_that_session_alone,
     "swap-node-death": death_of_the_node_ends_a_session_whose_memory_is_out,
     "swap-crowd": programs_with_more_memory_than_the_device_are_right,
+    "swap-part": no_more_leaves_than_the_other_program_needs,
     "swap-refused": allocation_beyond_what_may_be_had_is_refused_at_once,
     "swap-host-memory": host_without_room_for_both_keeps_the_one_that_waits_waiting,
     "swap-untrue": memory_that_is_kept_against_the_report_ends_its_api_server,

@@ -3,16 +3,20 @@
  * what contexts take for themselves stay on the device. */
 #include "moving.h"
 #include <stdlib.h>
+#include <string.h>
 
-/* What has left a device. `is_there` of a part: the driver did not take its memory back, and it stayed. */
+/* What can leave a device, while some of it is out. `is_there` of a part: it did not have to leave yet, or the driver did not take its
+ * memory back. */
 static struct {
     struct cuda_evictable *list;
     struct cuda_moved_part *parts;
     size_t count;
 } evicted[CUDA_MOST_PLACES];
 
-/* What was in the host's memory the last time. No hashes: nobody knows. */
+/* What was to leave the last time, with the hashes of then. No hashes: nobody knows. */
 static struct cuda_hashed before[CUDA_MOST_PLACES];
+/* By piece of that: the host has the content with this hash. */
+static unsigned char *host_has[CUDA_MOST_PLACES];
 
 /* Of a context through which memory of its device leaves: one of each device; -1: not this one. */
 static int device_of(CUcontext context) {
@@ -47,9 +51,11 @@ const char *cuda_evictable_device(CUcontext context) {
 static void forget_before(int device) {
     free(before[device].parts);
     free(before[device].hashes);
+    free(host_has[device]);
     before[device].parts = NULL;
     before[device].hashes = NULL;
     before[device].count = 0;
+    host_has[device] = NULL;
 }
 
 /* Of what is on the device again, or has not left. */
@@ -71,7 +77,7 @@ static int list_evicted(int device, CUcontext context) {
     evicted[device].count = list_all(device, evicted[device].list, count);
     for (size_t i = 0; i < evicted[device].count; i++)
         evicted[device].parts[i] =
-            (struct cuda_moved_part){context, evicted[device].list[i].base, evicted[device].list[i].bytes, 0};
+            (struct cuda_moved_part){context, evicted[device].list[i].base, evicted[device].list[i].bytes, 1};
     return evicted[device].count <= count;
 }
 
@@ -128,9 +134,7 @@ static int hashes_are_right(int device, const struct cuda_hash *hashes, const un
             uint64_t left = evicted[device].parts[i].bytes - at;
             size_t bytes = left < CUDA_PIECE_BYTES ? (size_t)left : CUDA_PIECE_BYTES;
             if (!same || !same[number]) {
-                struct cuda_moved_part piece = evicted[device].parts[i];
-                piece.pointer += at;
-                piece.bytes = bytes;
+                struct cuda_moved_part piece = {evicted[device].parts[i].context, evicted[device].parts[i].pointer + at, bytes, 0};
                 return cuda_copy_out(&piece, 1, host, NULL) == CUDA_SUCCESS && cuda_hash_is_right(&hashes[number], host, bytes);
             }
             host += bytes;
@@ -138,13 +142,15 @@ static int hashes_are_right(int device, const struct cuda_hash *hashes, const un
     return 1;
 }
 
-/* What has been copied is remembered, for the next time; nothing is without hashes, which it takes. */
-static void remember(int device, struct cuda_hash *hashes) {
-    size_t count = evicted[device].count;
+/* Takes hashes of all that can leave, and what of it the host has already; without hashes nothing is remembered. */
+static void remember(int device, struct cuda_hash *hashes, unsigned char *same) {
+    size_t count = evicted[device].count, pieces = cuda_pieces_of(evicted[device].parts, count);
     forget_before(device);
     before[device].parts = hashes ? calloc(count ? count : 1, sizeof *before[device].parts) : NULL;
-    if (!before[device].parts) {
+    host_has[device] = same ? same : hashes && pieces ? calloc(pieces, 1) : NULL;
+    if (!before[device].parts || !host_has[device]) {
         free(hashes);
+        forget_before(device);
         return;
     }
     for (size_t i = 0; i < count; i++)
@@ -153,29 +159,21 @@ static void remember(int device, struct cuda_hash *hashes) {
     before[device].hashes = hashes;
 }
 
-/* What has been found about what is to leave. */
-struct leaving {
-    /* NULL: nothing is known. */
-    struct cuda_hash *hashes;
-    /* By piece: the host has it already. NULL: it has none. */
-    unsigned char *same;
-};
-
-static struct leaving compare(int device, CUcontext context, char *to) {
+/* Finds out which pieces the host has already. */
+static void compare(int device, CUcontext context, char *to) {
     size_t count = evicted[device].count, kept = aviary_keeps(to);
-    struct leaving found = {cuda_hash_parts(context, evicted[device].parts, count), NULL};
-    struct cuda_hashed now = {evicted[device].parts, count, found.hashes};
+    struct cuda_hash *hashes = cuda_hash_parts(context, evicted[device].parts, count);
+    struct cuda_hashed now = {evicted[device].parts, count, hashes};
+    unsigned char *same = NULL;
     if (kept && kept == cuda_bytes_of_parts(before[device].parts, before[device].count))
-        found.same = cuda_pieces_unchanged(&now, &before[device]);
-    if (found.hashes && !hashes_are_right(device, found.hashes, found.same, to)) {
+        same = cuda_pieces_unchanged(&now, &before[device], host_has[device]);
+    if (hashes && !hashes_are_right(device, hashes, same, to)) {
         aviary_log("the device hashes memory wrongly: all of it is copied");
-        free(found.hashes);
-        free(found.same);
-        return (struct leaving){NULL, NULL};
+        free(hashes);
+        free(same);
+        hashes = NULL, same = NULL;
     }
-    if (found.same)
-        aviary_unchanged(cuda_bytes_of_same(evicted[device].parts, count, found.same));
-    return found;
+    remember(device, hashes, same);
 }
 
 /* Gives a part back to the device. Answers the bytes that have left. */
@@ -189,58 +187,98 @@ static uint64_t leave_part(int device, size_t part) {
     return 0;
 }
 
+/* True if the host has all of a part, whose first piece has this number. */
+static int host_has_part(int device, size_t part, size_t piece) {
+    size_t pieces = cuda_pieces_of(&evicted[device].parts[part], 1), known = 0;
+    while (host_has[device] && known < pieces && host_has[device][piece + known])
+        known++;
+    return known == pieces;
+}
+
+/* Parts that leave, so that at least so many bytes do: those first that need not be copied. A copy of the list, in which the others are
+ * there, as for copies they are passed over; NULL: there is no memory for it. */
+static struct cuda_moved_part *choose(int device, uint64_t bytes) {
+    size_t count = evicted[device].count;
+    struct cuda_moved_part *chosen = calloc(count ? count : 1, sizeof *chosen);
+    uint64_t leaves = 0;
+    for (size_t i = 0; chosen && i < count; i++)
+        chosen[i] = evicted[device].parts[i], chosen[i].is_there = 1;
+    for (int copied = 0; chosen && copied <= 1; copied++)
+        for (size_t i = 0, piece = 0; i < count; piece += cuda_pieces_of(&evicted[device].parts[i], 1), i++) {
+            if (leaves >= bytes || !evicted[device].parts[i].is_there || !chosen[i].is_there
+                || (!copied && !host_has_part(device, i, piece)))
+                continue;
+            chosen[i].is_there = 0;
+            leaves += chosen[i].bytes;
+        }
+    /* A large one that came last may be enough without smaller ones. */
+    for (size_t i = count; chosen && i-- > 0;)
+        if (!chosen[i].is_there && leaves - chosen[i].bytes >= bytes) {
+            chosen[i].is_there = 1;
+            leaves -= chosen[i].bytes;
+        }
+    return chosen;
+}
+
 /* Parts are copied together until there are so many bytes: threads and the first and last copy of each cost the same for any number. */
 static const uint64_t STEP_BYTES = (uint64_t)512 << 20;
 
-/* Copies parts, but what the host has already, and gives them back, some at a time: others may have their place then. One whose copy
- * fails stays, with all that follow. Answers the bytes that have left. */
-static uint64_t leave_in_steps(int device, char *to, const unsigned char *same) {
-    struct cuda_moved_part *parts = evicted[device].parts;
-    size_t count = evicted[device].count, first = 0;
+/* Copies chosen parts, but what the host has already, and gives them back, some at a time: others may have their place then. One whose
+ * copy fails stays, with all that follow. Answers the bytes that have left. */
+static uint64_t leave_in_steps(int device, const struct cuda_moved_part *chosen, char *to) {
+    size_t count = evicted[device].count, first = 0, piece = 0;
     uint64_t left = 0;
     CUresult status = CUDA_SUCCESS;
     while (first < count && status == CUDA_SUCCESS) {
         uint64_t bytes = 0;
         size_t end = first;
         while (end < count && bytes < STEP_BYTES)
-            bytes += parts[end++].bytes;
-        size_t pieces = cuda_pieces_of(parts + first, end - first);
-        status = cuda_copy_out(parts + first, end - first, to, same);
-        for (size_t i = first; i < end && status == CUDA_SUCCESS; i++)
-            left += leave_part(device, i);
+            bytes += chosen[end].is_there ? 0 : chosen[end].bytes, end++;
+        status = bytes ? cuda_copy_out(chosen + first, end - first, to, host_has[device] ? host_has[device] + piece : NULL) : CUDA_SUCCESS;
+        for (; first < end && status == CUDA_SUCCESS; first++) {
+            size_t pieces = cuda_pieces_of(&chosen[first], 1);
+            if (!chosen[first].is_there && host_has[device])
+                memset(host_has[device] + piece, 1, pieces);
+            left += chosen[first].is_there ? 0 : leave_part(device, first);
+            piece += pieces;
+            to += chosen[first].bytes;
+        }
         if (left && status == CUDA_SUCCESS)
             aviary_left(left);
-        first = status == CUDA_SUCCESS ? end : first;
-        to += bytes;
-        same = same ? same + pieces : NULL;
     }
-    if (first < count)
+    if (status != CUDA_SUCCESS)
         aviary_log("%zu of %zu pieces stay on the device: copies fail with %d", count - first, count, (int)status);
-    for (size_t i = first; i < count; i++)
-        parts[i].is_there = 1;
     return left;
 }
 
-/* 0: all of it is gone from the device, but what the driver did not take back or copy. Else: nothing has changed. */
+/* Bytes of chosen parts that the host has already. */
+static uint64_t unchanged_of(int device, const struct cuda_moved_part *chosen) {
+    uint64_t bytes = 0;
+    for (size_t i = 0, piece = 0; host_has[device] && i < evicted[device].count; piece += cuda_pieces_of(&chosen[i], 1), i++)
+        bytes += chosen[i].is_there ? 0 : cuda_bytes_of_same(&chosen[i], 1, host_has[device] + piece);
+    return bytes;
+}
+
+/* 0: as much as must has left the device, or what the driver took back and copied. Else: nothing has changed. While some of it is out,
+ * more leaves. */
 int cuda_evict(CUcontext context, void *to, size_t bytes) {
-    int device = device_of(context);
-    if (device < 0 || evicted[device].list)
+    int device = device_of(context), is_first = device >= 0 && !evicted[device].list;
+    if (device < 0)
         return 1;
-    if (!list_evicted(device, context) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes) {
-        forget(device);
+    if ((is_first && !list_evicted(device, context)) || cuda_bytes_of_parts(evicted[device].parts, evicted[device].count) != bytes) {
+        if (is_first)
+            forget(device);
         return 1;
     }
-    struct leaving found = compare(device, context, to);
-    uint64_t left = leave_in_steps(device, to, found.same);
-    free(found.same);
-    /* Of what has stayed the host has no copy. */
-    if (left != bytes) {
-        free(found.hashes);
-        found.hashes = NULL;
-    }
-    remember(device, found.hashes);
+    if (is_first)
+        compare(device, context, to);
+    struct cuda_moved_part *chosen = choose(device, aviary_must_leave());
+    if (chosen)
+        aviary_unchanged(unchanged_of(device, chosen));
+    uint64_t left = chosen ? leave_in_steps(device, chosen, to) : 0;
+    free(chosen);
     cuda_tell_copy_buffers();
-    if (!left && bytes)
+    if (!left && bytes && is_first)
         forget(device);
     return !left && bytes;
 }

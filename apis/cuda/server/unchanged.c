@@ -122,7 +122,7 @@ size_t cuda_pieces_of(const struct cuda_moved_part *parts, size_t count) {
     return pieces;
 }
 
-unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct cuda_hashed *earlier) {
+unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct cuda_hashed *earlier, const unsigned char *host_has) {
     size_t pieces = now->hashes && earlier->hashes ? cuda_pieces_of(now->parts, now->count) : 0, number = 0, old = 0;
     unsigned char *same = pieces ? calloc(pieces, 1) : NULL;
     uint64_t at = 0, old_at = 0;
@@ -130,7 +130,7 @@ unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct
         const struct cuda_moved_part *part = &now->parts[i], *was = &earlier->parts[j];
         if (at == old_at && part->pointer == was->pointer && part->bytes == was->bytes)
             for (size_t k = 0; k < cuda_pieces_of(part, 1); k++)
-                same[number + k] = now->hashes[number + k].a == earlier->hashes[old + k].a
+                same[number + k] = host_has[old + k] && now->hashes[number + k].a == earlier->hashes[old + k].a
                                    && now->hashes[number + k].b == earlier->hashes[old + k].b;
         /* Whichever ends first; both, if they end at one place. */
         uint64_t end = at + part->bytes, old_end = old_at + was->bytes;

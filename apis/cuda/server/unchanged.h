@@ -19,7 +19,7 @@ struct cuda_moved_part {
     CUcontext context;
     CUdeviceptr pointer;
     uint64_t bytes;
-    /* Of an input: the content is there already, and what the state has of it is passed over. */
+    /* Copies pass it over: of an input, the content is there already; of an output, it stays. */
     int is_there;
 };
 
@@ -37,8 +37,8 @@ struct cuda_hashed {
     struct cuda_hash *hashes;
 };
 /* By piece, in an array that the caller frees: 1 where the content is what it was earlier, at the same place of all parts, one after
- * the other; NULL: it is nowhere. */
-unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct cuda_hashed *earlier);
+ * the other, and the host has it; NULL: it is nowhere. `host_has`: by piece of the earlier parts. */
+unsigned char *cuda_pieces_unchanged(const struct cuda_hashed *now, const struct cuda_hashed *earlier, const unsigned char *host_has);
 /* Bytes of the pieces of which `same` is not 0. */
 uint64_t cuda_bytes_of_same(const struct cuda_moved_part *parts, size_t count, const unsigned char *same);
 /* Hashes of all pieces, in an array that the caller frees; NULL: the device cannot tell, or not quickly. */

@@ -40,7 +40,9 @@ static void copy_changed(struct cuda_moved_part *parts, const struct cuda_hash *
     size_t bytes = (size_t)cuda_bytes_of_parts(parts, PARTS);
     struct cuda_hashed now = {parts, PARTS, (struct cuda_hash *)is}, earlier = {parts, PARTS, (struct cuda_hash *)was};
     struct cuda_moved_part shorter[PARTS] = {parts[0], parts[2], parts[1]};
-    unsigned char *same = cuda_pieces_unchanged(&now, &earlier), *none = NULL, *some;
+    /* Of all four pieces; of all but the third. */
+    const unsigned char all[] = {1, 1, 1, 1}, some_of_them[] = {1, 1, 0, 1};
+    unsigned char *same = cuda_pieces_unchanged(&now, &earlier, all), *none = NULL, *some;
     char *host = malloc(bytes);
 
     memset(host, 0, bytes);
@@ -53,11 +55,14 @@ static void copy_changed(struct cuda_moved_part *parts, const struct cuda_hash *
     cuda_drop_copy_buffers();
     cuda_tell_copy_buffers();
     printf(", and given back: %d\n", kept_buffers == 0);
+    some = cuda_pieces_unchanged(&now, &earlier, some_of_them);
+    printf("of which the host has some: %d%d%d%d\n", some[0], some[1], some[2], some[3]);
+    free(some);
     earlier.hashes = NULL;
-    none = cuda_pieces_unchanged(&now, &earlier);
+    none = cuda_pieces_unchanged(&now, &earlier, all);
     /* Behind a part that has another length nothing lies where it did. */
     earlier = (struct cuda_hashed){shorter, PARTS, (struct cuda_hash *)was};
-    some = cuda_pieces_unchanged(&now, &earlier);
+    some = cuda_pieces_unchanged(&now, &earlier, all);
     printf("without hashes: %d, of other parts: %d%d%d%d\n", none != NULL, some[0], some[1], some[2], some[3]);
     free(some);
     free(same);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "lowercase")]
 pub enum SwapOrder {
     /// Stop all lanes, drain the devices, and take the memory behind the session's objects to the host: answered by `Evicted`
-    /// or `Stays`. From then on no call is begun, until `Return`.
+    /// or `Stays`. From then on no call is begun, until `Return`. A session of which a part is out takes out more.
     Evict {
         /// Number of the attempt, which the answer repeats. The node counts from 1.
         attempt: u64,
@@ -19,6 +19,9 @@ pub enum SwapOrder {
         stop_ms: u64,
         /// Bytes of host memory that there are for it, with those that it keeps.
         room: u64,
+        /// Bytes of shared devices that must leave at least; `None`: all. The rest may stay there.
+        #[serde(default)]
+        part: Option<u64>,
     },
     /// Bring the memory back, and go on: answered by `Returned` or `Stays`.
     Return {
@@ -53,7 +56,7 @@ pub enum SwapReport {
     Leaving {
         /// That of the order.
         attempt: u64,
-        /// By device: what has left up to now.
+        /// By device: what has left up to now, since that order.
         freed: BTreeMap<String, u64>,
     },
     /// The memory has left; the session begins no call.
@@ -63,7 +66,7 @@ pub enum SwapReport {
         /// Of host memory, for the content.
         bytes: u64,
         figures: SwapFigures,
-        /// By device: what has left it, as it was charged.
+        /// By device: what has left it since that order, as it was charged.
         #[serde(default)]
         freed: BTreeMap<String, u64>,
     },

@@ -97,6 +97,9 @@ void aviary_unchanged(uint64_t bytes);
 /* In `out`, of an object of a type with DEVICE, on any thread: so many of these bytes have left its device, up to now, and stay out until
  * `in`, whatever comes: others may have their place at once. What has not left when `out` answers stays, if there was any such call. */
 void aviary_left(uint64_t bytes);
+/* In `out`, of an object of a type with DEVICE, before its first `aviary_left`: so many of its bytes must leave at least; UINT64_MAX:
+ * all. The rest may stay: `out` is called again, with the same memory, if more of it must leave, and `in` once for all that has. */
+uint64_t aviary_must_leave(void);
 /* In `in`, of an object of a type with DEVICE, on any thread: waits until so many of these bytes may be on its device, as others may
  * still be leaving. 0: they may not any more. Memory is made only after this. */
 int aviary_may_return(uint64_t bytes);

@@ -28,7 +28,7 @@ impl Core {
         } else if let Some(why) = unfit(state, session) {
             state.swapping.sessions.entry(session).and_modify(|swapped| swapped.refused = Some(why.to_owned()));
         } else if state.swapping.residency.evict(session, now).is_ok() {
-            self.order_eviction(state, session, stop_of(request.stop_ms));
+            self.order_eviction(state, session, stop_of(request.stop_ms), None);
         }
         self.swap_step(state);
         self.wake();
@@ -42,7 +42,7 @@ impl Core {
         state.swapping.enter(session, server, &tenant, now);
         let asked = self.config.test_move_every.is_some() && unfit(state, session).is_none();
         let goes = asked && state.swapping.residency.evict(session, now).is_ok();
-        if !goes || !self.order_eviction(state, session, OWN_STOP_MS) {
+        if !goes || !self.order_eviction(state, session, OWN_STOP_MS, None) {
             order(state, server, session, MoveOrder::Resume);
         }
     }
@@ -96,9 +96,9 @@ impl Core {
 
     fn carry_swap_out(&self, state: &mut CoreState, given: Order, now: u64) {
         match given {
-            Order::Evict { session } => match unfit(state, session) {
+            Order::Evict { session, part } => match unfit(state, session) {
                 Some(_) => drop(state.swapping.residency.stayed(session, now)),
-                None => drop(self.order_eviction(state, session, OWN_STOP_MS)),
+                None => drop(self.order_eviction(state, session, OWN_STOP_MS, part)),
             },
             Order::Return { session } => {
                 let attempt = state.swapping.next_attempt(session);
@@ -126,8 +126,10 @@ impl Core {
 
     /// The session is going out. It may take what host memory its tenant and the node have left. False: it stays, as others give
     /// theirs back first.
-    fn order_eviction(&self, state: &mut CoreState, session: u64, stop_ms: u64) -> bool {
-        let Some(room) = self.host_room(state, session) else {
+    fn order_eviction(&self, state: &mut CoreState, session: u64, stop_ms: u64, part: Option<u64>) -> bool {
+        // One of which a part is out has the memory for all of it.
+        let own = (state.swapping.residency.place(session) == Some(Place::GoingFurther)).then_some(0);
+        let Some(room) = own.or_else(|| self.host_room(state, session)) else {
             let why = "other sessions give back host memory that they have kept: try again";
             state.swapping.sessions.entry(session).and_modify(|swapped| swapped.refused = Some(why.to_owned()));
             // It cannot be anywhere else.
@@ -136,7 +138,7 @@ impl Core {
         };
         let attempt = state.swapping.next_attempt(session);
         state.swapping.sessions.entry(session).and_modify(|swapped| swapped.promised = room);
-        self.tell_swap(state, session, SwapOrder::Evict { attempt, stop_ms, room });
+        self.tell_swap(state, session, SwapOrder::Evict { attempt, stop_ms, room, part });
         true
     }
 

@@ -119,16 +119,21 @@ impl Core {
         let (lie, now) = (Lie::NoSuchSwap(session), monotonic());
         let Swapping { residency, devices, sessions, .. } = &mut state.swapping;
         let Some(swapped) = sessions.get_mut(&session) else { return Err(lie) };
-        let promised = std::mem::take(&mut swapped.promised);
+        // One of which a part is out has what it was promised before.
+        let promised = std::mem::take(&mut swapped.promised).max(swapped.bytes);
         let possible = match report {
             SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
                 // What has left a device is in the host's memory, whatever the API server says.
                 let bytes = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part)).clamp(bytes, promised);
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
                 (swapped.kept, swapped.giving, swapped.preparing) = (0, None, Preparing::Done);
-                (swapped.outs, swapped.stays) = (swapped.outs + 1, 0);
+                swapped.outs += u64::from(residency.place(session) == Some(Place::GoingOut));
+                swapped.stays = 0;
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
-                self.log.debug(format_args!("session {session}: swapped out: {us} us, {bytes} bytes"));
+                let left = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
+                self.log.debug(format_args!(
+                    "session {session}: swapped out: {us} us, {left} bytes have left, {bytes} bytes of host memory"
+                ));
                 // One that lies about this makes turns of those that come shorter, by what its copies took at most.
                 residency.note_prepared(session, figures.reserve_us.saturating_mul(1000), now);
                 residency.left(session, &numbered(devices, freed), now)

@@ -327,7 +327,7 @@ mod tests {
             swapping.enter(session, server, "a", 0);
             swapping.residency.ask(session, 1, (number, 100), 0).unwrap();
             let orders = swapping.residency.decide(0);
-            assert_eq!(orders, if session == 1 { granted(1) } else { vec![Order::Evict { session: 1 }] });
+            assert_eq!(orders, if session == 1 { granted(1) } else { vec![Order::Evict { session: 1, part: None }] });
         }
         swapping.reaped(7, |_| false);
         assert_eq!(swapping.residency.decide(0), [], "a child may hold the memory");

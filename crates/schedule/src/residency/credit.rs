@@ -5,7 +5,7 @@
 //! not left is never more than there is.
 
 use super::room::Room;
-use super::{Impossible, Order, Place, Residency, Step};
+use super::{Impossible, Order, Residency, Step};
 use std::collections::BTreeMap;
 
 /// A session hears of more credit in steps of such a part of what it has, so that others' copies are not slowed by messages.
@@ -17,12 +17,12 @@ impl Residency {
     /// # Errors
     /// It is not leaving, has not so much, or has said more before.
     pub fn leaving(&mut self, session: u64, gone: &[(usize, u64)]) -> Result<(), Impossible> {
-        let member =
-            self.members.get_mut(&session).filter(|member| member.place == Place::GoingOut).ok_or(Impossible)?;
-        let mut next = member.gone.clone();
+        let member = self.members.get_mut(&session).filter(|member| member.place.is_leaving()).ok_or(Impossible)?;
+        let (mut next, there) = (member.gone.clone(), member.remains());
         for (device, bytes) in gone {
             let before = next.insert(*device, *bytes).unwrap_or(0);
-            if *bytes < before || *bytes > member.held_on(*device) {
+            let most = there.get(device).map_or(0, |there| there.saturating_add(before));
+            if *bytes < before || *bytes > most {
                 return Err(Impossible);
             }
         }
@@ -42,9 +42,9 @@ impl Residency {
         let mut wanted = need.iter().filter(|(_, bytes)| **bytes > 0);
         let (Some((device, bytes)), None) = (wanted.next(), wanted.next()) else { return false };
         let leaves = self.members.values().filter(|member| {
-            member.place == Place::GoingOut && member.leaves_for == Some(session) && !member.gone.is_empty()
+            member.place.is_leaving() && member.leaves_for == Some(session) && !member.gone.is_empty()
         });
-        let rest = leaves.map(|member| member.occupies(*device)).fold(0, u64::saturating_add);
+        let rest = leaves.filter_map(|member| member.leaves().get(device).copied()).fold(0, u64::saturating_add);
         let free = room.free_on(*device);
         free > 0 && free < *bytes && rest > 0 && free.saturating_add(rest) >= *bytes
     }
@@ -67,8 +67,7 @@ impl Residency {
         let missing: u64 = need.values().sum();
         let free: u64 = need.iter().map(|(device, bytes)| room.free_on(*device).min(*bytes)).sum();
         let victims = self.victims(session, &room.lacking(&need), now);
-        victims.iter().for_each(|victim| room.comes_free(&self.members[victim].held));
-        self.turn_out(session, victims, orders, now);
+        self.turn_out(session, victims, room, orders, now);
         if free > 0 && (free == missing || free >= held / STEPS) {
             self.add_credit(session, room);
             self.members.entry(session).and_modify(|member| member.heard_at = now);

@@ -23,6 +23,8 @@ pub struct Patience {
 pub enum Order {
     Evict {
         session: u64,
+        /// Bytes of the one device that it has memory on which must leave at least; `None`: all that it has.
+        part: Option<u64>,
     },
     /// As far as its credit goes.
     Return {

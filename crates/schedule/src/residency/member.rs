@@ -35,6 +35,14 @@ pub struct Ask {
     pub since: u64,
 }
 
+/// One that leaves for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Victim {
+    pub session: u64,
+    /// As in `Order::Evict`.
+    pub part: Option<u64>,
+}
+
 #[derive(Debug)]
 pub struct Resident {
     pub tenant: String,
@@ -45,8 +53,12 @@ pub struct Resident {
     pub held: BTreeMap<usize, u64>,
     /// While it is out: what of that is still on the device.
     pub kept: BTreeMap<usize, u64>,
-    /// While it is going out: what of that has left.
+    /// While it is leaving: what of that has left since it was told to.
     pub gone: BTreeMap<usize, u64>,
+    /// While it is leaving: bytes of its only device that must; `None`: all.
+    pub part: Option<u64>,
+    /// While it is out: what is still there can leave, too. It was not asked to, or not for all of it.
+    pub can_go_further: bool,
     /// While it is coming in: how much of what had left may be there; `None`: all of it.
     pub credit: Option<BTreeMap<usize, u64>>,
     /// When it was told of more the last time.
@@ -93,6 +105,8 @@ impl Resident {
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
             gone: BTreeMap::new(),
+            part: None,
+            can_go_further: false,
             credit: None,
             heard_at: 0,
             paid_until: 0,
@@ -125,6 +139,7 @@ impl Resident {
         match (self.place, &self.credit) {
             (Place::Out, _) => of(&self.kept),
             (Place::GoingOut, _) => self.held_on(device).saturating_sub(of(&self.gone)),
+            (Place::GoingFurther, _) => of(&self.kept).saturating_sub(of(&self.gone)),
             (Place::ComingIn, Some(credit)) => of(&self.kept).saturating_add(of(credit)).min(self.held_on(device)),
             (Place::In | Place::ComingIn, _) => self.held_on(device),
         }
@@ -133,6 +148,33 @@ impl Resident {
     /// What of its memory is still on devices, or may be.
     pub fn remains(&self) -> BTreeMap<usize, u64> {
         self.held.keys().map(|device| (*device, self.occupies(*device))).collect()
+    }
+
+    /// While it is leaving: what of that has not left yet, and will.
+    pub fn leaves(&self) -> BTreeMap<usize, u64> {
+        let gone = |device: usize| self.gone.get(&device).copied().unwrap_or(0);
+        let of = |(device, there): (usize, u64)| {
+            (device, there.min(self.part.map_or(u64::MAX, |part| part.saturating_sub(gone(device)))))
+        };
+        self.remains().into_iter().map(of).collect()
+    }
+
+    /// True if it has memory on this device alone.
+    pub fn is_only_on(&self, device: usize) -> bool {
+        self.held.iter().all(|(other, bytes)| *other == device || *bytes == 0)
+    }
+
+    /// What has left since it was told to. What it was not told to take is still there, and can leave, too.
+    pub fn has_left(&mut self, freed: &[(usize, u64)]) {
+        let mut kept = if self.place == Place::GoingFurther { self.kept.clone() } else { self.held.clone() };
+        for (device, bytes) in freed {
+            if let Some(there) = kept.get_mut(device) {
+                *there = there.saturating_sub(*bytes);
+            }
+        }
+        let all: u64 = freed.iter().map(|(_, bytes)| *bytes).sum();
+        self.can_go_further = self.part.is_some_and(|part| all >= part) && kept.values().any(|bytes| *bytes > 0);
+        (self.kept, self.not_before, self.gone, self.part) = (kept, 0, BTreeMap::new(), None);
     }
 
     /// Since when it waits, if it does.

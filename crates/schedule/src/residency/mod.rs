@@ -25,7 +25,7 @@ pub use member::Claim;
 pub use place::{Place, Step};
 
 use entitled::Entitled;
-use member::{Ask, Resident};
+use member::{Ask, Resident, Victim};
 use room::Room;
 use std::collections::BTreeMap;
 
@@ -103,6 +103,7 @@ impl Residency {
         if let Some(member) = self.members.get_mut(&session) {
             member.held = member.remains();
             (member.gone, member.credit) = (BTreeMap::new(), None);
+            (member.part, member.can_go_further) = (None, false);
             (member.ask, member.wanted, member.leaves_for) = (None, None, None);
             member.short.clear();
             (member.place, member.turn_until) = (Place::In, u64::MAX);
@@ -240,7 +241,17 @@ impl Residency {
     /// # Errors
     /// Its memory is elsewhere.
     pub fn evict(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
-        self.step(session, Step::Evict, now)
+        self.leaves(session, None, now)
+    }
+
+    fn leaves(&mut self, session: u64, part: Option<u64>, now: u64) -> Result<(), Impossible> {
+        let member = self.members.get_mut(&session).ok_or(Impossible)?;
+        if member.place == Place::Out && !member.can_go_further {
+            return Err(Impossible);
+        }
+        self.step(session, Step::Evict, now)?;
+        self.members.entry(session).and_modify(|member| member.part = part);
+        Ok(())
     }
 
     /// The session's memory has left; `freed`: by device, of which what was granted counts.
@@ -248,17 +259,11 @@ impl Residency {
     /// # Errors
     /// It was not told to.
     pub fn left(&mut self, session: u64, freed: &[(usize, u64)], now: u64) -> Result<(), Impossible> {
-        let member = self.members.get(&session).ok_or(Impossible)?;
-        let mut kept = member.held.clone();
-        for (device, bytes) in freed {
-            if let Some(there) = kept.get_mut(device) {
-                *there = there.saturating_sub(*bytes);
-            }
-        }
+        let member = self.members.get_mut(&session).filter(|member| member.place.is_leaving()).ok_or(Impossible)?;
         let took = now.saturating_sub(member.since);
+        member.has_left(freed);
         self.step(session, Step::Left, now)?;
         let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
-        (member.kept, member.not_before, member.gone) = (kept, 0, BTreeMap::new());
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
             comes.pay(took);
             comes.paid_until = now;
@@ -282,6 +287,7 @@ impl Residency {
                 (member.stays, member.not_before) = (0, 0);
             }
             member.kept.clear();
+            member.can_go_further = false;
             member.short.clear();
             member.active_at = now;
             member.begin_turn(TURNS, now);
@@ -298,8 +304,7 @@ impl Residency {
     /// The session, told to leave, was not stopped before the host's memory was there, which took so long: others pay for the
     /// copies alone.
     pub fn note_prepared(&mut self, session: u64, took: u64, now: u64) {
-        let is_leaving = |member: &&mut Resident| member.place == Place::GoingOut;
-        if let Some(member) = self.members.get_mut(&session).filter(is_leaving) {
+        if let Some(member) = self.members.get_mut(&session).filter(|member| member.place.is_leaving()) {
             member.since = member.since.saturating_add(took).min(now);
         }
     }
@@ -312,15 +317,22 @@ impl Residency {
         if self.members.get(&session).is_some_and(|member| !member.gone.is_empty()) {
             return Err(Impossible);
         }
+        let was_coming = self.place(session) == Some(Place::ComingIn);
         self.step(session, Step::Stayed, now)?;
         if let Some(member) = self.members.get_mut(&session) {
+            member.part = None;
+            if member.place == Place::Out && !was_coming {
+                member.note_stay(now);
+                member.leaves_for = None;
+                return Ok(());
+            }
             member.note_stay(now);
             member.credit = None;
             let comes = member.leaves_for.take();
             if let Some(comes) = comes {
                 member.gave_way_for_nothing(comes);
             }
-            if member.place == Place::Out {
+            if was_coming {
                 // The vendor's library had no memory for it: a byte of others stands for the next one of them.
                 member.short = member.need().into_keys().map(|device| (device, 1)).collect();
                 return Ok(());
@@ -406,8 +418,8 @@ impl Residency {
     fn room(&self) -> Room {
         let free = |(number, device): (usize, &DeviceMemory)| device.memory.saturating_sub(self.occupied(number));
         let mut room = Room::new(self.devices.iter().enumerate().map(free).collect());
-        let leaving = self.members.values().filter(|member| member.place == Place::GoingOut);
-        leaving.for_each(|member| room.comes_free(&member.remains()));
+        let leaving = self.members.values().filter(|member| member.place.is_leaving());
+        leaving.for_each(|member| room.comes_free(&member.leaves()));
         room
     }
 
@@ -421,7 +433,7 @@ impl Residency {
         if member.credit.is_some() {
             return self.give_credit(session, room, orders, now);
         }
-        if !place.is_under_way() && self.frees_first(session, orders, now) {
+        if !place.is_under_way() && self.frees_first(session, room, orders, now) {
             return;
         }
         if place == Place::Out && ask.is_none() && not_before <= now && self.may_begin(session, &need, room) {
@@ -449,8 +461,7 @@ impl Residency {
         if !place.is_under_way() {
             let lacking = room.lacking(&need);
             let victims = self.victims(session, &lacking, now);
-            victims.iter().for_each(|victim| room.comes_free(&self.members[victim].held));
-            self.turn_out(session, victims, orders, now);
+            self.turn_out(session, victims, room, orders, now);
         }
         if self.can_come_free(session, &need, |member| member.not_before > now) {
             room.take(&need);
@@ -459,16 +470,18 @@ impl Residency {
 
     /// Others leave before one is tried again for which there was no memory. False: that is not to be waited for, as they have left,
     /// or cannot.
-    fn frees_first(&mut self, session: u64, orders: &mut Vec<Order>, now: u64) -> bool {
+    fn frees_first(&mut self, session: u64, room: &mut Room, orders: &mut Vec<Order>, now: u64) -> bool {
         let Some(member) = self.members.get(&session).filter(|member| !member.short.is_empty()) else { return false };
         let (place, ask, short) = (member.place, member.ask, member.short.clone());
-        let leaves = |member: &Resident| member.place == Place::GoingOut && member.leaves_for == Some(session);
+        let leaves = |member: &Resident| member.place.is_leaving() && member.leaves_for == Some(session);
         if self.members.values().any(leaves) || place == Place::Out && member.not_before > now {
             return true;
         }
         let victims = self.victims(session, &short, now);
         if !victims.is_empty() {
-            self.turn_out(session, victims, orders, now);
+            // Where there seemed to be room as much as possible leaves.
+            let whole = victims.into_iter().map(|victim| Victim { part: None, ..victim }).collect();
+            self.turn_out(session, whole, room, orders, now);
             return true;
         }
         let is_late = ask.is_some_and(|ask| ask.since.saturating_add(self.patience.room) <= now);
@@ -486,22 +499,27 @@ impl Residency {
     /// Whether others have so much on the devices that have not refused to leave the last time.
     fn others_may_free(&self, session: u64, bytes: &BTreeMap<usize, u64>) -> bool {
         let others = |(number, member): &(&u64, &Resident)| {
-            **number != session && member.place != Place::Out && member.turn_ends() < u64::MAX && member.stays == 0
+            let is_there = member.place != Place::Out || member.can_go_further;
+            **number != session && is_there && member.turn_ends() < u64::MAX && member.stays == 0
         };
         bytes.iter().all(|(device, bytes)| {
-            let held = self.members.iter().filter(others).map(|(_, member)| member.held_on(*device));
+            let held = self.members.iter().filter(others).map(|(_, member)| member.occupies(*device));
             held.fold(0, u64::saturating_add) >= *bytes
         })
     }
 
-    fn turn_out(&mut self, session: u64, victims: Vec<u64>, orders: &mut Vec<Order>, now: u64) {
-        for victim in victims {
+    /// What they give up comes free.
+    fn turn_out(&mut self, session: u64, victims: Vec<Victim>, room: &mut Room, orders: &mut Vec<Order>, now: u64) {
+        for Victim { session: victim, part } in victims {
             self.members.entry(victim).and_modify(|member| {
                 member.leaves_for = Some(session);
-                member.gives_way(session, now);
+                if member.place == Place::In {
+                    member.gives_way(session, now);
+                }
             });
-            if self.step(victim, Step::Evict, now).is_ok() {
-                orders.push(Order::Evict { session: victim });
+            if self.leaves(victim, part, now).is_ok() {
+                room.comes_free(&self.members[&victim].leaves());
+                orders.push(Order::Evict { session: victim, part });
             }
         }
     }
@@ -511,7 +529,7 @@ impl Residency {
     fn can_come_free(&self, session: u64, need: &BTreeMap<usize, u64>, refuses: impl Fn(&Resident) -> bool) -> bool {
         let stays = |number: &u64, member: &Resident| {
             *number == session
-                || member.place == Place::Out
+                || member.place == Place::Out && !member.can_go_further
                 || member.place == Place::In && (refuses(member) || member.turn_until == u64::MAX)
         };
         need.iter().all(|(device, bytes)| {

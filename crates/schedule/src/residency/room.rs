@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Room {
     free: Vec<u64>,
-    /// That of sessions on their way out, if nobody waits for it.
+    /// What sessions on their way out give up, if nobody waits for it.
     coming: Vec<u64>,
 }
 
@@ -20,8 +20,8 @@ impl Room {
         self.free.get(device).copied().unwrap_or(0)
     }
 
-    pub fn comes_free(&mut self, held: &BTreeMap<usize, u64>) {
-        for (device, bytes) in held {
+    pub fn comes_free(&mut self, leaves: &BTreeMap<usize, u64>) {
+        for (device, bytes) in leaves {
             self.coming[*device] = self.coming[*device].saturating_add(*bytes);
         }
     }

@@ -26,7 +26,7 @@ fn allocation_turns_out_who_is_idle_for_longest() {
     residency.enter(3, "c", 0);
     residency.note_activity(1, true, false, 5_000 * MS);
     residency.ask(3, 7, (0, 50), 5_000 * MS).unwrap();
-    assert_eq!(residency.decide(5_000 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(5_000 * MS), [Order::Evict { session: 2, part: None }]);
     assert_eq!(residency.decide(5_001 * MS), [], "it is on its way");
     residency.left(2, &[(0, 40)], 5_010 * MS).unwrap();
     assert_eq!(residency.decide(5_010 * MS), [Order::Grant { session: 3, request: 7 }]);
@@ -34,7 +34,7 @@ fn allocation_turns_out_who_is_idle_for_longest() {
     // The exchange took 10 ms: the one that came has 50.
     residency.note_activity(1, true, true, 5_011 * MS);
     residency.want(2, 5_011 * MS);
-    assert_eq!(residency.decide(5_011 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(5_011 * MS), [Order::Evict { session: 1, part: Some(30) }]);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn turn_is_kept_and_then_the_one_that_waits_comes() {
     residency.left(1, &[(0, 80)], 2 * MS).unwrap();
     has(&mut residency, 2, "b", 80);
     residency.want(1, 10 * MS);
-    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2, part: Some(60) }]);
     residency.left(2, &[(0, 80)], 20 * MS).unwrap();
     assert_eq!(residency.decide(20 * MS), [Order::Return { session: 1 }]);
     residency.back(1, 30 * MS).unwrap();
@@ -53,7 +53,7 @@ fn turn_is_kept_and_then_the_one_that_waits_comes() {
     residency.want(2, 31 * MS);
     assert_eq!(residency.decide(31 * MS), []);
     assert_eq!(residency.next_look(31 * MS), Some(130 * MS), "5 times 20 ms after 30 ms");
-    assert_eq!(residency.decide(130 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(130 * MS), [Order::Evict { session: 1, part: Some(60) }]);
     assert_eq!(residency.exchanged(1), 20 * MS);
 }
 
@@ -72,11 +72,11 @@ fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     assert_eq!((residency.decide(15 * MS), residency.next_look(15 * MS)), (vec![], Some(16_250_000)), "an eighth");
     residency.note_activity(1, true, false, 16 * MS);
     assert_eq!(residency.decide(17 * MS), []);
-    assert_eq!(residency.decide(17_250_000), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(17_250_000), [Order::Evict { session: 1, part: None }]);
     residency.want(1, 17_500_000);
     residency.left(1, &[(0, 80)], 18 * MS).unwrap();
     residency.decide(18 * MS);
-    assert_eq!(residency.decide(22 * MS), [Order::Evict { session: 2 }], "of 0.75 ms it keeps all");
+    assert_eq!(residency.decide(22 * MS), [Order::Evict { session: 2, part: Some(60) }], "of 0.75 ms it keeps all");
     residency.left(2, &[(0, 80)], 24 * MS).unwrap();
     assert_eq!(residency.decide(24 * MS), [Order::Return { session: 1 }]);
     residency.back(1, 32 * MS).unwrap();
@@ -97,7 +97,7 @@ fn sessions_that_work_strictly_in_turn_leave_sooner_each_time() {
     for _ in 0..12 {
         let begins = now;
         residency.want(comes, now);
-        while residency.decide(now) != [Order::Evict { session: stays }] {
+        while residency.decide(now) != [Order::Evict { session: stays, part: Some(60) }] {
             now = residency.next_look(now).unwrap();
         }
         waited.push((now - begins) / MS);
@@ -115,6 +115,76 @@ fn sessions_that_work_strictly_in_turn_leave_sooner_each_time() {
     assert_eq!(waited, [0, 10, 10, 5, 5, 2, 2, 2, 2, 2, 2, 2]);
 }
 
+/// Two that have more than the device together, by a third of what each of them has.
+fn two_that_do_not_fit() -> Residency {
+    let mut residency = shared(80);
+    has(&mut residency, 1, "a", 48);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 48)], 0).unwrap();
+    has(&mut residency, 2, "b", 48);
+    residency
+}
+
+#[test]
+fn no_more_leaves_than_the_one_that_returns_needs() {
+    let mut residency = two_that_do_not_fit();
+    let (mut now, mut comes, mut stays) = (1000 * MS, 1, 2);
+    for _ in 0..6 {
+        residency.want(comes, now);
+        while residency.decide(now) != [Order::Evict { session: stays, part: Some(16) }] {
+            now = residency.next_look(now).unwrap();
+        }
+        residency.left(stays, &[(0, 16)], now + MS).unwrap();
+        assert_eq!(residency.decide(now + MS), [Order::Return { session: comes }]);
+        assert_eq!((residency.occupied(0), residency.resident(stays)), (80, vec![(0, 32)]));
+        residency.back(comes, now + 2 * MS).unwrap();
+        now += 2 * MS;
+        (comes, stays) = (stays, comes);
+    }
+    assert_eq!(residency.evict(stays, now), Ok(()));
+    residency.stayed(stays, now).unwrap();
+    assert_eq!((residency.evict(comes, now), residency.place(comes)), (Ok(()), Some(Place::GoingFurther)));
+    assert_eq!(residency.stayed(comes, now), Ok(()));
+    assert_eq!((residency.place(comes), residency.resident(comes)), (Some(Place::Out), vec![(0, 32)]));
+}
+
+#[test]
+fn what_is_still_there_of_one_that_is_out_leaves_for_others() {
+    let mut residency = two_that_do_not_fit();
+    residency.want(1, 0);
+    assert_eq!(residency.decide(0), [Order::Evict { session: 2, part: Some(16) }]);
+    residency.left(2, &[(0, 16)], MS).unwrap();
+    residency.decide(MS);
+    residency.back(1, 2 * MS).unwrap();
+    residency.note_activity(1, true, true, 2 * MS);
+    residency.enter(3, "c", 2 * MS);
+    residency.ask(3, 1, (0, 10), 2 * MS).unwrap();
+    let orders = residency.decide(2 * MS);
+    assert_eq!(orders, [Order::Evict { session: 2, part: None }], "an allocation: all of it");
+    assert_eq!(residency.leaving(2, &[(0, 33)]), Err(Impossible), "so much is not there");
+    residency.leaving(2, &[(0, 8)]).unwrap();
+    assert_eq!(residency.resident(2), [(0, 24)]);
+    residency.want(2, 3 * MS);
+    residency.left(2, &[(0, 32)], 4 * MS).unwrap();
+    assert_eq!(residency.decide(4 * MS), [Order::Grant { session: 3, request: 1 }]);
+    assert_eq!((residency.resident(2), residency.evict(2, 5 * MS)), (vec![(0, 0)], Err(Impossible)));
+}
+
+#[test]
+fn where_others_want_the_rest_all_of_it_leaves() {
+    let mut residency = two_that_do_not_fit();
+    residency.enter(3, "c", 0);
+    residency.members.entry(3).and_modify(|member| {
+        member.place = Place::Out;
+        member.held.insert(0, 48);
+    });
+    residency.want(1, 0);
+    residency.want(3, 1);
+    assert_eq!(residency.decide(1), [Order::Evict { session: 2, part: None }]);
+    residency.left(2, &[(0, 48)], 2).unwrap();
+    assert_eq!(residency.decide(2), [Order::Return { session: 1 }]);
+}
+
 #[test]
 fn program_that_allocates_piece_by_piece_causes_few_exchanges() {
     let mut residency = shared(100);
@@ -128,7 +198,7 @@ fn program_that_allocates_piece_by_piece_causes_few_exchanges() {
             residency.note_activity(1, true, true, now);
             match residency.decide(now)[..] {
                 [Order::Grant { session: 2, .. }] => break,
-                [Order::Evict { session: 1 }] => {
+                [Order::Evict { session: 1, part: None }] => {
                     (now, exchanges) = (now + 40 * MS, exchanges + 1);
                     residency.left(1, &[(0, 80)], now).unwrap();
                     residency.want(1, now);
@@ -141,7 +211,7 @@ fn program_that_allocates_piece_by_piece_causes_few_exchanges() {
     assert_eq!(exchanges, 1);
     assert_eq!(residency.decide(now), [], "its turn");
     now = residency.next_look(now).unwrap();
-    assert_eq!(residency.decide(now), [Order::Evict { session: 2 }], "and then that of the other one");
+    assert_eq!(residency.decide(now), [Order::Evict { session: 2, part: Some(60) }], "and then that of the other one");
 }
 
 #[test]
@@ -159,7 +229,7 @@ fn allocation_waits_for_turns_to_end_however_long_they_are() {
         residency.note_activity(1, true, true, now * MS);
         assert_eq!(residency.decide(now * MS), [], "{now} ms");
     }
-    assert_eq!(residency.decide(12_000 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(12_000 * MS), [Order::Evict { session: 1, part: None }]);
 }
 
 #[test]
@@ -182,7 +252,7 @@ fn session_of_which_nothing_can_leave_is_asked_in_growing_gaps() {
     residency.ask(2, 1, (0, 90), 0).unwrap();
     let mut now = 0;
     for gap in [20, 40, 80, 160] {
-        assert_eq!(residency.decide(now), [Order::Evict { session: 1 }]);
+        assert_eq!(residency.decide(now), [Order::Evict { session: 1, part: None }]);
         residency.left(1, &[], now).unwrap();
         residency.want(1, now);
         assert_eq!(residency.decide(now), [Order::Return { session: 1 }]);
@@ -215,14 +285,14 @@ fn one_that_never_leaves_keeps_the_room_from_those_alone_that_need_its_own() {
         residency.members.get_mut(&session).unwrap().kept.insert(0, 0);
         residency.want(session, session);
     }
-    assert_eq!(residency.decide(10), [Order::Evict { session: 1 }], "the third waits: the second may come");
+    assert_eq!(residency.decide(10), [Order::Evict { session: 1, part: None }], "the third waits: the second may come");
     residency.stayed(1, 20).unwrap();
     assert_eq!(residency.decide(20), [Order::Return { session: 3 }], "40 bytes are free");
     residency.back(3, 30).unwrap();
     // And it comes when the first one leaves after all, which is asked before the third leaves for nothing.
-    assert_eq!(residency.decide(21 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(21 * MS), [Order::Evict { session: 1, part: Some(50) }]);
     residency.stayed(1, 22 * MS).unwrap();
-    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 1, part: Some(50) }]);
     residency.left(1, &[(0, 60)], 101 * MS).unwrap();
     assert_eq!(residency.decide(101 * MS), [Order::Return { session: 2 }]);
 }
@@ -235,10 +305,10 @@ fn others_leave_for_an_allocation_that_found_no_memory_although_there_was_room()
     has(&mut residency, 3, "b", 50);
     residency.ask_beyond(3, 2, (0, 35), 0).unwrap();
     assert_eq!(residency.ask_beyond(3, 3, (0, 1), 0), Err(Impossible), "one at a time");
-    assert_eq!(residency.decide(0), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(0), [Order::Evict { session: 1, part: None }]);
     assert_eq!(residency.decide(1), []);
     residency.left(1, &[(0, 20)], MS).unwrap();
-    assert_eq!(residency.decide(MS), [Order::Evict { session: 2 }], "15 bytes are still missing");
+    assert_eq!(residency.decide(MS), [Order::Evict { session: 2, part: None }], "15 bytes are still missing");
     residency.left(2, &[(0, 30)], 2 * MS).unwrap();
     assert_eq!(residency.decide(2 * MS), [Order::Grant { session: 3, request: 2 }]);
     assert_eq!(residency.held(3), [(0, 50)], "it has that already");
@@ -255,7 +325,7 @@ fn nobody_makes_others_leave_for_more_than_it_has_itself() {
     has(&mut residency, 3, "c", 10);
     residency.note_activity(1, true, false, 100 * MS);
     residency.ask_beyond(2, 2, (0, u64::MAX), 100 * MS).unwrap();
-    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 3 }]);
+    assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 3, part: None }]);
 }
 
 #[test]
@@ -273,7 +343,7 @@ fn another_one_leaves_before_one_is_tried_again_that_could_not_return() {
         assert_eq!(residency.decide(now), []);
         // Once both are asked again.
         now += 100 * MS;
-        assert_eq!(residency.decide(now), [Order::Evict { session: 2 }]);
+        assert_eq!(residency.decide(now), [Order::Evict { session: 2, part: None }]);
         match refuses {
             true => residency.stayed(2, now).unwrap(),
             false => residency.left(2, &[(0, 30)], now).unwrap(),
@@ -294,7 +364,11 @@ fn guarantee_keeps_sessions_where_others_have_more() {
     residency.note_activity(2, true, false, 9_000 * MS);
     residency.enter(3, "c", 0);
     residency.ask(3, 1, (0, 20), 9_000 * MS).unwrap();
-    assert_eq!(residency.decide(9_000 * MS), [Order::Evict { session: 2 }], "although the other one is idle");
+    assert_eq!(
+        residency.decide(9_000 * MS),
+        [Order::Evict { session: 2, part: None }],
+        "although the other one is idle"
+    );
 }
 
 #[test]
@@ -322,7 +396,7 @@ fn more_than_a_device_or_than_all_may_have_is_refused_at_once() {
     assert_eq!(residency.decide(0), [Order::Refuse { session: 1, request: 2 }]);
     residency.enter(2, "b", 0);
     residency.ask(2, 1, (0, 100), 0).unwrap();
-    assert_eq!(residency.decide(0), [Order::Evict { session: 1 }]);
+    assert_eq!(residency.decide(0), [Order::Evict { session: 1, part: None }]);
     residency.enter(3, "c", 0);
     residency.ask(3, 1, (0, 111), 0).unwrap();
     assert_eq!(residency.decide(0), [Order::Refuse { session: 3, request: 1 }]);
@@ -336,7 +410,7 @@ fn session_that_does_not_answer_is_late_and_one_that_stays_is_asked_in_growing_g
     residency.ask(2, 1, (0, 90), 0).unwrap();
     let mut now = 0;
     for gap in [20, 40, 80, 160, 320, 640, 1000] {
-        assert_eq!(residency.decide(now), [Order::Evict { session: 1 }]);
+        assert_eq!(residency.decide(now), [Order::Evict { session: 1, part: None }]);
         residency.stayed(1, now).unwrap();
         assert_eq!((residency.decide(now), residency.next_look(now).map(|at| at - now)), (vec![], Some(gap * MS)));
         now += gap * MS;
@@ -359,7 +433,7 @@ fn session_comes_while_the_one_that_makes_room_leaves() {
     residency.left(1, &[(0, 80)], 2 * MS).unwrap();
     has(&mut residency, 2, "b", 80);
     residency.want(1, 10 * MS);
-    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2, part: Some(60) }]);
     assert_eq!(residency.decide(11 * MS), [], "it may still stay");
     residency.leaving(2, &[(0, 20)]).unwrap();
     assert_eq!(residency.leaving(2, &[(0, 19)]), Err(Impossible), "less than before");
@@ -389,12 +463,12 @@ fn room_that_one_keeps_on_its_way_others_make() {
     has(&mut residency, 2, "b", 60);
     has(&mut residency, 3, "c", 20);
     residency.want(1, 10 * MS);
-    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2 }]);
+    assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2, part: None }]);
     residency.leaving(2, &[(0, 30)]).unwrap();
     assert_eq!(residency.decide(12 * MS), [Order::Return { session: 1 }]);
     // A part of it stays on the device.
     residency.left(2, &[(0, 50)], 20 * MS).unwrap();
-    assert_eq!(residency.decide(20 * MS), [Order::Evict { session: 3 }, Order::Credit { session: 1 }]);
+    assert_eq!(residency.decide(20 * MS), [Order::Evict { session: 3, part: Some(10) }, Order::Credit { session: 1 }]);
     assert_eq!((residency.credit(1), residency.occupied(0)), (Some(70), 100));
     residency.left(3, &[(0, 20)], 21 * MS).unwrap();
     assert_eq!(residency.decide(21 * MS), [Order::Credit { session: 1 }]);

@@ -11,9 +11,9 @@ const DRAIN: u64 = 100 * MS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Until then its work must be done.
-    Drains(u64),
-    Leaves(u64),
+    /// Until then its work must be done; so many bytes leave then.
+    Drains(u64, u64),
+    Leaves(u64, u64),
     Returns(u64),
 }
 
@@ -63,7 +63,7 @@ impl Memory {
     /// When something happens next.
     pub fn next(&self, now: u64) -> u64 {
         let ways = self.ways.iter().flatten().map(|way| match way {
-            Way::Drains(at) | Way::Leaves(at) | Way::Returns(at) => *at,
+            Way::Drains(at, _) | Way::Leaves(at, _) | Way::Returns(at) => *at,
         });
         ways.chain(self.residency.next_look(now)).filter(|at| *at > now).min().unwrap_or(u64::MAX)
     }
@@ -76,14 +76,14 @@ impl Memory {
         for id in 0..self.ways.len() {
             let session = id as u64;
             match self.ways[id] {
-                Some(Way::Drains(_)) if idle[id] => self.ways[id] = Some(Way::Leaves(now + self.bytes / RATE)),
-                Some(Way::Drains(until)) if until <= now => {
+                Some(Way::Drains(_, bytes)) if idle[id] => self.ways[id] = Some(Way::Leaves(now + bytes / RATE, bytes)),
+                Some(Way::Drains(until, _)) if until <= now => {
                     self.residency.stayed(session, now).unwrap();
                     self.ways[id] = None;
                     goes_on.push(id);
                 }
-                Some(Way::Leaves(at)) if at <= now => {
-                    self.residency.left(session, &[(0, self.bytes)], now).unwrap();
+                Some(Way::Leaves(at, bytes)) if at <= now => {
+                    self.residency.left(session, &[(0, bytes)], now).unwrap();
                     self.ways[id] = None;
                     // Its program calls at once.
                     self.residency.want(session, now);
@@ -102,8 +102,15 @@ impl Memory {
         }
         for order in self.residency.decide(now) {
             let (session, way) = match order {
-                Order::Evict { session } => (session, Way::Drains(now + DRAIN)),
-                Order::Return { session } => (session, Way::Returns(now + self.bytes / RATE)),
+                Order::Evict { session, part } if self.residency.place(session) == Some(Place::GoingFurther) => {
+                    let bytes = part.unwrap_or(self.residency.members[&session].occupies(0));
+                    (session, Way::Leaves(now + bytes / RATE, bytes))
+                }
+                Order::Evict { session, part } => (session, Way::Drains(now + DRAIN, part.unwrap_or(self.bytes))),
+                Order::Return { session } => {
+                    let kept = self.residency.members[&session].kept.get(&0).copied().unwrap_or(0);
+                    (session, Way::Returns(now + (self.bytes - kept) / RATE))
+                }
                 Order::Grant { .. } | Order::Refuse { .. } => panic!("nobody asked"),
                 Order::Credit { .. } => panic!("nobody leaves in parts"),
             };

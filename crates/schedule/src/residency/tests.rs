@@ -56,7 +56,10 @@ struct Program {
     /// It has a call, which waits until its memory is back.
     called: bool,
     ordered_at: u64,
-    /// While it is leaving, by device: what has left.
+    /// While it is out, by device: what is there all the same.
+    kept: [u64; 2],
+    /// While it is leaving, by device: what leaves, and what of that has left.
+    leaves: [u64; 2],
     gone: [u64; 2],
     /// While it comes as others leave: its credit.
     credit: Option<u64>,
@@ -67,6 +70,13 @@ struct Program {
     stuck_at: Option<u64>,
     /// While it waits there was a time at which it had no room beside those that refuse.
     had_no_place: bool,
+}
+
+impl Program {
+    /// Bytes that come when it returns.
+    fn comes(&self) -> u64 {
+        [0, 1].map(|device| self.held[device] - self.kept[device]).iter().sum()
+    }
 }
 
 struct Model {
@@ -81,6 +91,9 @@ struct Model {
     refusals: u64,
     /// Returns that were begun while another session was still leaving.
     overlapped: u64,
+    /// Evictions of which a part was enough, and of sessions that were out in part.
+    in_part: u64,
+    further: u64,
 }
 
 impl Model {
@@ -103,6 +116,8 @@ impl Model {
             grants: 0,
             refusals: 0,
             overlapped: 0,
+            in_part: 0,
+            further: 0,
             random,
         };
         for session in 1..=2 + model.random.below(5) {
@@ -132,8 +147,9 @@ impl Model {
     /// What is on the devices in truth: memory is there from the order to return to the report that it has left.
     fn check(&mut self) {
         for (number, device) in self.devices.iter().enumerate() {
-            let there = self.programs.values().filter(|program| !program.is_out).map(|program| match program.credit {
-                Some(credit) => credit.min(program.held[number]),
+            let there = self.programs.values().map(|program| match program.credit {
+                _ if program.is_out => program.kept[number] - program.gone[number],
+                Some(credit) => (program.kept[number] + credit).min(program.held[number]),
                 None => program.held[number] - program.gone[number],
             });
             let there: u64 = there.sum();
@@ -173,7 +189,7 @@ impl Model {
         if place != Place::In {
             program.called = true;
             program.waits.get_or_insert(now);
-            if place == Place::Out {
+            if matches!(place, Place::Out | Place::GoingFurther) {
                 self.residency.want(session, now);
             }
             return;
@@ -218,17 +234,30 @@ impl Model {
     fn obey(&mut self, order: Order) {
         let now = self.now;
         match order {
-            Order::Evict { session } => {
+            Order::Evict { session, part } => {
                 self.evictions += 1;
-                let refuses = self.random.below(30) == 0;
+                self.in_part += u64::from(part.is_some());
+                // Some takes more than it was told to.
+                let (refuses, more) = (self.random.below(30) == 0, self.random.below(50));
                 let program = self.programs.get_mut(&session).unwrap();
-                let refuses = refuses || program.stuck_at.is_some_and(|at| at <= now);
-                if let Some((came, took)) = program.came {
+                let is_further = program.is_out;
+                // One that is out has no work that could keep it.
+                let refuses = refuses || !is_further && program.stuck_at.is_some_and(|at| at <= now);
+                self.further += u64::from(is_further);
+                program.leaves = if is_further { program.kept } else { program.held };
+                if let Some(part) = part {
+                    let only = program.leaves.iter_mut().filter(|bytes| **bytes > 0).collect::<Vec<_>>();
+                    let [only] = &only[..] else { panic!("a part of several devices: {program:?}") };
+                    assert!(part > 0 && part < **only, "{part} of {only}");
+                    let bytes = (part + more).min(**only);
+                    program.leaves = program.leaves.map(|there| there.min(bytes));
+                }
+                if let Some((came, took)) = program.came.filter(|_| !is_further) {
                     let is_idle = program.busy_until <= now && now - program.active_at.max(came) >= took / 32;
                     assert!(now - came >= TURNS * took || is_idle, "session {session} had no turn after {took} ns");
                 }
-                let bytes: u64 = program.held.iter().sum();
-                let drains = program.busy_until.saturating_sub(now);
+                let bytes: u64 = program.leaves.iter().sum();
+                let drains = if is_further { 0 } else { program.busy_until.saturating_sub(now) };
                 if refuses {
                     return self.at(MS, Event::Stays(session));
                 }
@@ -243,7 +272,7 @@ impl Model {
                 assert!(program.is_out);
                 (program.is_out, program.ordered_at) = (false, now);
                 program.credit = self.residency.credit(session);
-                let bytes: u64 = program.held.iter().sum();
+                let bytes = program.comes();
                 match program.credit {
                     // What it has no credit for comes later.
                     Some(credit) if !fails => {
@@ -259,7 +288,7 @@ impl Model {
                 let credit = self.residency.credit(session).unwrap();
                 let program = self.programs.get_mut(&session).unwrap();
                 let before = program.credit.replace(credit).unwrap();
-                let bytes: u64 = program.held.iter().sum();
+                let bytes = program.comes();
                 assert!(credit > before && credit <= bytes, "{before}, {credit} of {bytes} bytes");
                 let ends = self.events.iter().any(|Reverse((_, event))| *event == Event::Stays(session));
                 if credit == bytes && !ends {
@@ -309,7 +338,7 @@ impl Model {
             Event::LeavesOn(session) => {
                 let (program, devices) = (self.programs.get_mut(&session).unwrap(), self.devices.len());
                 for device in 0..devices {
-                    program.gone[device] += program.held[device] / PARTS;
+                    program.gone[device] += program.leaves[device] / PARTS;
                 }
                 let gone: Vec<(usize, u64)> = program.gone.iter().copied().enumerate().take(devices).collect();
                 self.residency.leaving(session, &gone).unwrap();
@@ -319,11 +348,13 @@ impl Model {
             Event::Acts(session) => self.acts(session),
             Event::HasLeft(session) => {
                 let program = self.programs.get_mut(&session).unwrap();
-                let held: Vec<(usize, u64)> =
-                    program.held.iter().copied().enumerate().take(self.devices.len()).collect();
-                let freed: Vec<(usize, u64)> = held.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+                let leaves: Vec<(usize, u64)> =
+                    program.leaves.iter().copied().enumerate().take(self.devices.len()).collect();
+                let freed: Vec<(usize, u64)> = leaves.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
                 self.residency.left(session, &freed, now).unwrap();
-                (program.is_out, program.gone) = (true, [0; 2]);
+                let there = if program.is_out { program.kept } else { program.held };
+                program.kept = [0, 1].map(|device| there[device] - program.leaves[device]);
+                (program.is_out, program.gone, program.leaves) = (true, [0; 2], [0; 2]);
                 if program.called {
                     self.residency.want(session, now);
                 }
@@ -342,11 +373,11 @@ impl Model {
                 }
             }
             Event::Stays(session) => {
-                let was_coming = self.residency.place(session) == Some(Place::ComingIn);
+                let was_in = self.residency.place(session) == Some(Place::GoingOut);
                 self.residency.stayed(session, now).unwrap();
                 let program = self.programs.get_mut(&session).unwrap();
-                (program.is_out, program.credit) = (was_coming, None);
-                if !was_coming && std::mem::take(&mut program.called) && program.asked.is_none() {
+                (program.is_out, program.credit, program.leaves) = (!was_in, None, [0; 2]);
+                if was_in && std::mem::take(&mut program.called) && program.asked.is_none() {
                     self.goes_on(session);
                 }
             }
@@ -386,12 +417,14 @@ impl Model {
 #[test]
 fn random_programs_share_devices_that_are_too_small() {
     let (mut evictions, mut grants, mut refusals, mut overlapped) = (0, 0, 0, 0);
+    let (mut in_part, mut further) = (0, 0);
     for seed in 0..10_000 {
         let mut model = Model::new(seed);
         model.run(300 * MS);
         (evictions, grants) = (evictions + model.evictions, grants + model.grants);
         (refusals, overlapped) = (refusals + model.refusals, overlapped + model.overlapped);
+        (in_part, further) = (in_part + model.in_part, further + model.further);
     }
-    assert!(overlapped > 1_000, "{overlapped}");
+    assert!(overlapped > 1_000 && in_part > 10_000 && further > 1_000, "{overlapped}, {in_part}, {further}");
     assert!(evictions > 50_000 && grants > 100_000 && refusals > 1_000, "{evictions}, {grants}, {refusals}");
 }

@@ -1,21 +1,20 @@
 //! Who leaves for one that waits, and when the turns of those that are there are over.
 
-use super::member::Resident;
+use super::member::{Resident, Victim};
 use super::{Place, Residency, TURNS};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Residency {
     /// Sessions that leave so that so much comes free; none if that is not possible now.
-    pub(super) fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<u64> {
+    pub(super) fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<Victim> {
         if lacking.is_empty() {
             return Vec::new();
         }
         let may_leave = |session: u64, member: &Resident| {
             session != waiter
-                && member.place == Place::In
-                && self.turn_ends(member, waiter, now) <= now
+                && self.can_be_told(session, member, waiter, now)
                 && member.not_before <= now
-                && lacking.keys().any(|device| member.held_on(*device) > 0)
+                && lacking.keys().any(|device| member.occupies(*device) > 0)
         };
         let mut candidates: Vec<_> = self
             .members
@@ -46,7 +45,54 @@ impl Residency {
         if chosen.iter().any(refused) {
             chosen.retain(refused);
         }
-        chosen
+        self.parts(waiter, &chosen, lacking)
+    }
+
+    /// One that works is told when its turn is over; one of which a part is out, unless it waits for longer than `waiter` and can come.
+    fn can_be_told(&self, session: u64, member: &Resident, waiter: u64, now: u64) -> bool {
+        let since = |number: u64, member: &Resident| Some((member.waits_since()?, number));
+        let waits = self.members.get(&waiter).and_then(|member| since(waiter, member));
+        match member.place {
+            Place::In => self.turn_ends(member, waiter, now) <= now,
+            Place::Out if member.can_go_further => {
+                let is_first = since(session, member).is_some_and(|own| waits.is_none_or(|waits| own < waits));
+                !is_first || !self.can_come_free(session, &member.need(), |other| other.not_before > now)
+            }
+            _ => false,
+        }
+    }
+
+    /// What each of them gives up. For one that comes back it is known how much it needs, and no more leaves than that, where the rest
+    /// can stay: nobody else wants its place. Programs allocate piece by piece: for one that does all leave, or each piece would be an
+    /// exchange.
+    fn parts(&self, waiter: u64, chosen: &[u64], lacking: &BTreeMap<usize, u64>) -> Vec<Victim> {
+        let comes_back = self.members.get(&waiter).is_some_and(|member| member.place != Place::In);
+        let mut left = match lacking.iter().next() {
+            Some((device, bytes)) if comes_back && lacking.len() == 1 && self.rest_can_stay(*device, *bytes) => {
+                Some((*device, *bytes))
+            }
+            _ => None,
+        };
+        let part_of = |session: &u64| {
+            let (member, (device, bytes)) = (self.members.get(session)?, left.as_mut()?);
+            let there = member.occupies(*device);
+            let part = there.min(*bytes);
+            *bytes -= part;
+            (part < there && part > 0 && member.is_only_on(*device)).then_some(part)
+        };
+        let parts: Vec<Option<u64>> = chosen.iter().map(part_of).collect();
+        chosen.iter().zip(parts).map(|(session, part)| Victim { session: *session, part }).collect()
+    }
+
+    /// Whether all that is on the device or waits for it has room there but for so many bytes. Of one that is out and does not wait
+    /// only what is still there counts.
+    fn rest_can_stay(&self, device: usize, but: u64) -> bool {
+        let wants = |member: &Resident| match member.place {
+            Place::Out if member.waits_since().is_none() => member.occupies(device),
+            _ => member.held_on(device),
+        };
+        let wanted = self.members.values().map(wants).fold(0, u64::saturating_add);
+        self.devices.get(device).is_some_and(|known| wanted.saturating_sub(but) <= known.memory)
     }
 
     /// When a session's turn is over for one that waits. If its tenant has had less by its weight than those that contend on the mean,
@@ -72,8 +118,8 @@ impl Residency {
 
     fn would_free(&self, sessions: &[u64], lacking: &BTreeMap<usize, u64>) -> bool {
         let freed = |device: usize| {
-            let held = sessions.iter().filter_map(|session| self.members.get(session));
-            held.map(|member| member.held_on(device)).fold(0, u64::saturating_add)
+            let there = sessions.iter().filter_map(|session| self.members.get(session));
+            there.map(|member| member.occupies(device)).fold(0, u64::saturating_add)
         };
         lacking.iter().all(|(device, bytes)| freed(*device) >= *bytes)
     }
@@ -84,7 +130,7 @@ impl Residency {
         let claim = self.claim(&member.tenant);
         let within = lacking.keys().all(|device| self.resident_of(&member.tenant, *device) <= claim.guarantee);
         let idle_ms = now.saturating_sub(member.active_at) / 1_000_000;
-        let size = lacking.keys().map(|device| member.held_on(*device)).fold(0, u64::saturating_add);
+        let size = lacking.keys().map(|device| member.occupies(*device)).fold(0, u64::saturating_add);
         (member.busy, within, idle_ms.leading_zeros(), claim.weight, u64::MAX - size)
     }
 

@@ -125,6 +125,10 @@ macro_rules! utility_exports {
             $crate::connection::ffi::left(bytes)
         }
         #[unsafe(no_mangle)]
+        extern "C" fn aviary_must_leave() -> u64 {
+            $crate::connection::ffi::must_leave()
+        }
+        #[unsafe(no_mangle)]
         extern "C" fn aviary_may_return(bytes: u64) -> ::std::ffi::c_int {
             $crate::connection::ffi::may_return(bytes)
         }

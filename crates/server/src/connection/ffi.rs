@@ -259,6 +259,11 @@ pub fn left(bytes: u64) {
     guarded(|| session().and_then(tell).unwrap_or(()), ());
 }
 
+/// Bytes of the object that leaves that must; `u64::MAX`: all.
+pub fn must_leave() -> u64 {
+    guarded(|| session().map_or(u64::MAX, |session| session.tables.overlap.must_leave()), u64::MAX)
+}
+
 /// Waits until so many bytes of the object that returns may be on its device. 0: they may not, as the node has gone.
 pub fn may_return(bytes: u64) -> c_int {
     let waits = |session: Arc<Session>| {

@@ -33,8 +33,10 @@ struct Movable {
     /// Of the type, for messages.
     name: &'static str,
     place: Place,
-    /// By device that is shared out, as long as it has not left; then what of it has.
-    charged: Charged,
+    /// By device: what it is charged with there.
+    full: Charged,
+    /// By device that is shared out: what of it has left.
+    left: Charged,
     /// Its memory did not leave.
     stays: bool,
 }
@@ -84,6 +86,38 @@ impl Movable {
         }
     }
 
+    /// Before any of it leaves.
+    fn has_not_left(&mut self) {
+        (self.left, self.stays) = (Charged::new(), true);
+    }
+
+    /// So much more has.
+    fn note_left(&mut self, gone: Charged) {
+        for (device, bytes) in gone {
+            match self.left.iter_mut().find(|(name, _)| *name == device) {
+                Some((_, left)) => *left = left.saturating_add(bytes),
+                None => self.left.push((device, bytes)),
+            }
+        }
+    }
+
+    /// By device that is shared out: what of it has not left.
+    fn rest(&self, session: &Session) -> Charged {
+        let left = |device: &str| self.left.iter().find(|(name, _)| name == device).map_or(0, |(_, bytes)| *bytes);
+        let rest = shared_out(session, &self.full).map(|(device, bytes)| (bytes.saturating_sub(left(&device)), device));
+        rest.filter(|(bytes, _)| *bytes > 0).map(|(bytes, device)| (device, bytes)).collect()
+    }
+
+    /// Bytes of that.
+    fn remains(&self, session: &Session) -> u64 {
+        sum_of([&self.rest(session)].into_iter())
+    }
+
+    /// None of it has left, or not all.
+    fn can_leave(&self, session: &Session) -> bool {
+        self.stays || self.remains(session) > 0
+    }
+
     fn leave(&self, session: &Session, memory: Option<&Mapped>) -> bool {
         let place = self.native(session).zip(self.content(memory));
         // SAFETY: the specification's own function for a live object that no call uses; there are so many bytes.
@@ -97,13 +131,13 @@ impl Movable {
         let is_back = self.place.bytes == 0
             || place
                 .is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.place.bytes) } == 0);
-        session.tables.overlap.note_there(sum_of([&self.charged].into_iter()));
+        session.tables.overlap.note_there(sum_of([&self.left].into_iter()));
         is_back
     }
 
     /// Waits for the node's credit. One whose module waits for parts of it itself begins with the first.
     fn may_come_back(&self, session: &Session) -> bool {
-        let bytes = if self.functions.device.is_some() { 0 } else { sum_of([&self.charged].into_iter()) };
+        let bytes = if self.functions.device.is_some() { 0 } else { sum_of([&self.left].into_iter()) };
         session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, bytes))
     }
 }
@@ -128,6 +162,12 @@ fn leaving(
     }
     // SAFETY: it ends with a NUL and stays valid, as `EvictableType` says.
     vec![(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(), bytes)]
+}
+
+/// What of this is on devices that are shared out.
+fn shared_out(session: &Session, full: &Charged) -> impl Iterator<Item = (String, u64)> {
+    let rooms = session.accounts.rooms.as_ref();
+    full.iter().filter(move |(device, _)| rooms.is_some_and(|rooms| rooms.memory(device).is_some())).cloned()
 }
 
 /// A live object whose memory may be able to leave, with the bytes of its content.
@@ -172,12 +212,10 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(none()) };
         let kept = kept.get(&object.image.id).into_iter().flatten();
         let charged: Vec<(usize, u64)> = object.holding.iter().chain(kept).copied().collect();
-        let mut charged = leaving(session, functions, (object.native, *bytes), &charged);
-        for (device, amount) in &charged {
+        let full = leaving(session, functions, (object.native, *bytes), &charged);
+        for (device, amount) in &full {
             *freed.entry(device.clone()).or_default() += amount;
         }
-        charged
-            .retain(|(device, _)| session.accounts.rooms.as_ref().is_some_and(|rooms| rooms.memory(device).is_some()));
         let (id, native) = (object.image.id, object.native);
         objects.push(Movable {
             id,
@@ -185,7 +223,8 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
             functions: *functions,
             name: info.name,
             place: Place { offset, bytes: length },
-            charged,
+            left: shared_out(session, &full).collect(),
+            full,
             stays: false,
         });
     }
@@ -255,12 +294,18 @@ impl Spare {
 }
 
 impl Evicted {
-    /// Takes the memory out of all objects that have some. `room`: bytes of host memory that there are, with those of `spare`,
+    /// Takes the memory out of all objects that have some; `part`: out of so many that these bytes of shared devices have left, where
+    /// objects leave one by one. `room`: bytes of host memory that there are, with those of `spare`,
     /// which it takes. `attempt`: of the node's order.
     ///
     /// # Errors
     /// Everything is as before, but that `spare` may be larger.
-    pub fn take(session: &Arc<Session>, attempt: u64, room: u64, spare: &mut Spare) -> Result<Evicted, Obstacle> {
+    pub fn take(
+        session: &Arc<Session>,
+        (attempt, part): (u64, Option<u64>),
+        room: u64,
+        spare: &mut Spare,
+    ) -> Result<Evicted, Obstacle> {
         let mut evicted = movable(session)?;
         // Memory that a device and the application share is in the host's already, and counts all the same.
         let freed = evicted.freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
@@ -276,7 +321,7 @@ impl Evicted {
         spare.content.clear();
         evicted.memory = spare.memory.take();
         evicted.bytes = bytes;
-        let left = evicted.leave(session, attempt);
+        let left = evicted.leave(session, (attempt, part));
         evicted.unchanged = session.tables.kept.end();
         if let Err(obstacle) = left {
             spare.memory = evicted.memory;
@@ -306,10 +351,38 @@ impl Evicted {
         self.memory = spare.memory;
     }
 
-    fn leave(&mut self, session: &Arc<Session>, attempt: u64) -> Result<(), Obstacle> {
-        let shared = sum_of(self.objects.iter().map(|object| &object.charged));
+    /// Takes more out of objects that are on shared devices, in part or as a whole. Answers by device what of them has left now.
+    ///
+    /// # Errors
+    /// Nothing has left.
+    pub fn take_more(
+        &mut self,
+        session: &Session,
+        attempt: u64,
+        part: Option<u64>,
+    ) -> Result<BTreeMap<String, u64>, Obstacle> {
+        let before = self.freed.clone();
+        let shared: u64 = self.objects.iter().map(|object| object.remains(session)).sum();
+        let Some(orders) = session.orders.as_ref().filter(|_| shared > 0 && self.dropped.is_empty()) else {
+            return Err(Obstacle::not_now("nothing more of it can leave".to_owned()));
+        };
+        session.tables.kept.begin(BTreeMap::new());
+        let left = self.leave_in_parts(session, (orders, attempt), (shared, part));
+        self.unchanged = session.tables.kept.end();
+        left?;
+        let now = self
+            .freed
+            .iter()
+            .map(|(device, bytes)| (device.clone(), bytes.saturating_sub(before.get(device).copied().unwrap_or(0))));
+        Ok(now.filter(|(_, bytes)| *bytes > 0).collect())
+    }
+
+    fn leave(&mut self, session: &Arc<Session>, (attempt, part): (u64, Option<u64>)) -> Result<(), Obstacle> {
+        let shared = sum_of(self.objects.iter().map(|object| &object.left));
         if let (Some(orders), true) = (&session.orders, shared > 0 && self.dropped.is_empty()) {
-            return self.leave_in_parts(session, (orders, attempt), shared);
+            self.freed.values_mut().for_each(|freed| *freed = 0);
+            self.objects.iter_mut().for_each(|object| object.has_not_left());
+            return self.leave_in_parts(session, (orders, attempt), (shared, part));
         }
         let memory = self.memory.as_ref();
         let left = self.objects.iter().take_while(|object| object.leave(session, memory)).count();
@@ -330,33 +403,40 @@ impl Evicted {
     }
 
     /// Others may have the place of what has left before all has. So an object that does not leave stays where it is, while the
-    /// session counts as out.
+    /// session counts as out. `shared`: bytes of shared devices that can leave, of which `part` must.
     fn leave_in_parts(
         &mut self,
         session: &Session,
         (orders, attempt): (&OwnedFd, u64),
-        shared: u64,
+        (shared, part): (u64, Option<u64>),
     ) -> Result<(), Obstacle> {
         let (memory, overlap) = (self.memory.as_ref(), &session.tables.overlap);
-        overlap.begin_leaving(attempt, shared);
+        overlap.begin_leaving(attempt, shared, part);
+        let mut has_left = false;
         for object in &mut self.objects {
-            let charged = object.charged.clone();
-            overlap.begin_object(charged.clone());
-            object.stays = !object.leave(session, memory);
-            object.charged = overlap.end_object(orders, !object.stays);
-            let gone: BTreeMap<&str, u64> =
-                object.charged.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
-            for (device, bytes) in &charged {
-                let stayed = bytes.saturating_sub(gone.get(device.as_str()).copied().unwrap_or(0));
-                self.freed.entry(device.clone()).and_modify(|freed| *freed = freed.saturating_sub(stayed));
+            if !object.can_leave(session) || overlap.must_leave() == 0 {
+                continue;
             }
+            let rest: Charged = object.rest(session);
+            let is_new = object.stays;
+            overlap.begin_object(rest.clone());
+            let leaves = object.leave(session, memory);
+            let gone = overlap.end_object(orders, leaves);
+            (object.stays, has_left) = (is_new && !leaves, has_left || leaves);
+            // Beside shared devices it leaves as a whole.
+            let others =
+                object.full.iter().filter(|(name, _)| is_new && leaves && !rest.iter().any(|(own, _)| own == name));
+            for (device, bytes) in gone.iter().chain(others) {
+                *self.freed.entry(device.clone()).or_default() += bytes;
+            }
+            object.note_left(gone);
         }
         overlap.end();
-        match self.objects.iter().find(|object| object.stays) {
-            Some(object) if self.objects.iter().all(|object| object.stays) => {
-                Err(Obstacle::NotNow(format!("an object of type {} keeps its device memory", object.name)))
-            }
-            _ => Ok(()),
+        let name = self.objects.last().map_or("?", |object| object.name);
+        if has_left {
+            Ok(())
+        } else {
+            Err(Obstacle::NotNow(format!("an object of type {name} keeps its device memory")))
         }
     }
 
@@ -368,7 +448,7 @@ impl Evicted {
         let memory = self.memory.as_ref();
         if !self.dropped.is_empty() {
             // All of them are made at once. Without an answer the calls below fail, or this process ends.
-            let all = sum_of(self.objects.iter().map(|object| &object.charged));
+            let all = sum_of(self.objects.iter().map(|object| &object.left));
             let _ = session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, all));
         }
         if let Err(error) = self.dropped.remake(session) {

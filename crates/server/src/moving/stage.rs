@@ -57,6 +57,14 @@ pub enum Step {
         stop: Duration,
         /// Bytes of host memory that it may take.
         room: u64,
+        /// Bytes of shared devices that must leave; `None`: all.
+        part: Option<u64>,
+    },
+    /// A part of its memory is out: take out more, and report.
+    EvictMore {
+        attempt: u64,
+        /// As in `Evict`.
+        part: Option<u64>,
     },
     /// Bring its memory back, and report.
     Return {
@@ -112,8 +120,11 @@ impl MoveStage {
             (MoveStage::Serving, MoveOrder::Capture { attempt, stop_ms, park }) => {
                 Step::Capture { attempt, stop: Duration::from_millis(stop_ms), park }
             }
-            (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Evict { attempt, stop_ms, room })) => {
-                Step::Evict { attempt, stop: Duration::from_millis(stop_ms), room }
+            (MoveStage::Serving, MoveOrder::Swap(SwapOrder::Evict { attempt, stop_ms, room, part })) => {
+                Step::Evict { attempt, stop: Duration::from_millis(stop_ms), room, part }
+            }
+            (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Evict { attempt, part, .. })) => {
+                Step::EvictMore { attempt, part }
             }
             (MoveStage::Evicted, MoveOrder::Swap(SwapOrder::Return { attempt, credit })) => {
                 Step::Return { attempt, credit }
@@ -165,13 +176,14 @@ mod tests {
 
     /// A pause that was given up must not let a session go on whose memory is out.
     #[test]
-    fn session_whose_memory_is_out_only_returns() {
-        let evict = MoveOrder::Swap(SwapOrder::Evict { attempt: 3, stop_ms: 100, room: 5 });
+    fn session_whose_memory_is_out_returns_or_takes_out_more() {
+        let evict = MoveOrder::Swap(SwapOrder::Evict { attempt: 3, stop_ms: 100, room: 5, part: Some(6) });
         let back = MoveOrder::Swap(SwapOrder::Return { attempt: 4, credit: None });
-        let step = Step::Evict { attempt: 3, stop: Duration::from_millis(100), room: 5 };
+        let step = Step::Evict { attempt: 3, stop: Duration::from_millis(100), room: 5, part: Some(6) };
         assert_eq!((MoveStage::Serving.after(evict), MoveStage::Serving.after(back)), (step, Step::Nothing));
         let out = |order| MoveStage::Evicted.after(order);
-        assert_eq!((out(back), out(evict)), (Step::Return { attempt: 4, credit: None }, Step::Nothing));
+        let more = Step::EvictMore { attempt: 3, part: Some(6) };
+        assert_eq!((out(back), out(evict)), (Step::Return { attempt: 4, credit: None }, more));
         assert_eq!(out(MoveOrder::Announce { attempt: 9 }), Step::Refuse { attempt: 9 });
         assert!(
             [MoveOrder::Resume, MoveOrder::Go, MoveOrder::Rebuild].map(out).iter().all(|step| *step == Step::Nothing)

@@ -29,6 +29,8 @@ enum Way {
         attempt: u64,
         /// Bytes in all, of shared devices.
         all: u64,
+        /// Bytes of those that must leave; `None`: all.
+        part: Option<u64>,
         /// By device: of objects that have left, and of the present one.
         left: BTreeMap<String, u64>,
         object: Charged,
@@ -65,10 +67,20 @@ impl Overlap {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Objects are about to leave that are charged with so many bytes of shared devices.
-    pub fn begin_leaving(&self, attempt: u64, all: u64) {
+    /// Objects are about to leave that are charged with so many bytes of shared devices; `part`: so many of these bytes must leave.
+    pub fn begin_leaving(&self, attempt: u64, all: u64, part: Option<u64>) {
         let (left, object) = Default::default();
-        self.state().way = Way::Leaving { attempt, all, left, object, told: None, heard: 0 };
+        self.state().way = Way::Leaving { attempt, all, part, left, object, told: None, heard: 0 };
+    }
+
+    /// Bytes of shared devices that still must leave; `u64::MAX`: all.
+    pub fn must_leave(&self) -> u64 {
+        match &self.state().way {
+            Way::Leaving { part: Some(part), left, .. } => {
+                part.saturating_sub(left.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)))
+            }
+            _ => u64::MAX,
+        }
     }
 
     /// Memory returns as far as the credit goes.
@@ -161,7 +173,7 @@ impl Overlap {
 
 /// If it is worth a message. A node that does not listen has gone, and this process ends with it.
 fn tell(way: &mut Way, orders: &OwnedFd) {
-    let Way::Leaving { attempt, all, left, object, told, heard } = way else { return };
+    let Way::Leaving { attempt, all, left, object, told, heard, .. } = way else { return };
     let mut freed = left.clone();
     if let (Some(bytes), [(device, _)]) = (*told, object.as_slice()) {
         *freed.entry(device.clone()).or_default() += bytes;
@@ -210,13 +222,16 @@ mod tests {
         let ((node, orders), overlap) = (sockets(), Overlap::default());
         overlap.note_left(&orders, 5);
         assert!(heard(&node).is_empty(), "nothing leaves");
-        overlap.begin_leaving(7, 160);
+        assert_eq!(overlap.must_leave(), u64::MAX);
+        overlap.begin_leaving(7, 160, Some(130));
         overlap.begin_object(charged("a", 100));
         for bytes in [9, 10, 19, 20, 500] {
             overlap.note_left(&orders, bytes);
         }
         assert_eq!(heard(&node), [10, 20, 100]);
+        assert_eq!(overlap.must_leave(), 130);
         assert_eq!(overlap.end_object(&orders, true), charged("a", 100));
+        assert_eq!(overlap.must_leave(), 30);
         // One that tells nothing leaves as a whole; one that does not leave stays with what it has not told of.
         for (bytes, told, has_left, gone) in [(20, None, true, 20), (20, None, false, 0), (20, Some(5), false, 5)] {
             overlap.begin_object(charged("a", bytes));

@@ -23,7 +23,8 @@ impl Connected {
     /// The steps that concern the session's device memory.
     pub(super) fn obey_swap(&mut self, step: Step) {
         match step {
-            Step::Evict { attempt, stop, room } => self.evict(attempt, stop, room),
+            Step::Evict { attempt, stop, room, part } => self.evict(attempt, (stop, room), part),
+            Step::EvictMore { attempt, part } => self.evict_more(attempt, part),
             Step::Return { attempt, credit } => self.bring_back(attempt, credit),
             Step::Keep { most } => self.keep_at_most(most),
             Step::Prepare { bytes } => self.prepare(bytes),
@@ -43,8 +44,8 @@ impl Connected {
     }
 
     /// Takes the memory out and reports; the session goes on if that is not possible.
-    fn evict(&mut self, attempt: u64, timeout: Duration, room: u64) {
-        let told = match self.take_out(attempt, timeout, room) {
+    fn evict(&mut self, attempt: u64, (timeout, room): (Duration, u64), part: Option<u64>) {
+        let told = match self.take_out(attempt, timeout, room, part) {
             Ok((evicted, figures)) => {
                 let (bytes, freed) = (evicted.bytes, evicted.freed.clone());
                 self.evicted = Some(evicted);
@@ -68,6 +69,23 @@ impl Connected {
                 self.go_on();
                 SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: self.kept() }
             }
+        };
+        // As above.
+        let _ = self.report(&MoveReport::Swap(told));
+    }
+
+    /// Of memory that is out in part more leaves. The session stands all the time.
+    fn evict_more(&mut self, attempt: u64, part: Option<u64>) {
+        let Some(evicted) = &mut self.evicted else { return };
+        let begun = Instant::now();
+        let told = match evicted.take_more(&self.session, attempt, part) {
+            Ok(freed) => {
+                let (objects, unchanged) = (evicted.objects(), evicted.unchanged);
+                let figures =
+                    SwapFigures { copy_us: us(begun.elapsed()), objects, unchanged, ..SwapFigures::default() };
+                SwapReport::Evicted { attempt, bytes: evicted.bytes, figures, freed }
+            }
+            Err(obstacle) => SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: 0 },
         };
         // As above.
         let _ = self.report(&MoveReport::Swap(told));
@@ -112,7 +130,13 @@ impl Connected {
         self.kept()
     }
 
-    fn take_out(&mut self, attempt: u64, timeout: Duration, room: u64) -> Result<(Evicted, SwapFigures), Obstacle> {
+    fn take_out(
+        &mut self,
+        attempt: u64,
+        timeout: Duration,
+        room: u64,
+        part: Option<u64>,
+    ) -> Result<(Evicted, SwapFigures), Obstacle> {
         let asked = Instant::now();
         // As far as is known before the session stands; one that does not stand keeps it for the next time. If there is none it turns
         // out below.
@@ -129,7 +153,7 @@ impl Connected {
         }
         close_callbacks(session, deadline)?;
         let drained = Instant::now();
-        let evicted = Evicted::take(session, attempt, room, &mut self.spare);
+        let evicted = Evicted::take(session, (attempt, part), room, &mut self.spare);
         if let Err(Obstacle::Lasting(why)) = &evicted {
             session.fail(why);
         }

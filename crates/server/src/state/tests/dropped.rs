@@ -64,7 +64,7 @@ fn objects_are_made_again_with_their_contents_references_and_what_was_set_on_the
     let handles = side.session.objects.handles.quota.charged();
     let mut natives = [first, second].map(|id| native(&side, id).unwrap());
     for _ in 0..3 {
-        let evicted = Evicted::take(&side.session, 1, 1000, &mut Spare::default()).unwrap();
+        let evicted = Evicted::take(&side.session, (1, None), 1000, &mut Spare::default()).unwrap();
         assert_eq!((evicted.bytes, evicted.objects()), (100, 2));
         assert_eq!([first, second].map(|id| native(&side, id)), [None, None]);
         evicted.come_back(&side.session).unwrap();
@@ -100,12 +100,12 @@ fn object_that_stays_keeps_those_that_are_set_on_it() {
         e.word(1);
     });
     let before = [stays, part].map(|id| native(&side, id));
-    let evicted = Evicted::take(&side.session, 1, 1000, &mut Spare::default()).unwrap();
+    let evicted = Evicted::take(&side.session, (1, None), 1000, &mut Spare::default()).unwrap();
     assert_eq!((evicted.bytes, [stays, part].map(|id| native(&side, id)), native(&side, free)), (10, before, None));
     evicted.come_back(&side.session).unwrap();
     assert_eq!(side.sum(free), 3);
     side.call(DESTROY, |e| e.word(free));
-    let refused = Evicted::take(&side.session, 1, 1000, &mut Spare::default()).err().unwrap();
+    let refused = Evicted::take(&side.session, (1, None), 1000, &mut Spare::default()).err().unwrap();
     assert_eq!(refused.to_string(), "objects of type object keep their device memory");
 }
 
@@ -113,7 +113,7 @@ fn object_that_stays_keeps_those_that_are_set_on_it() {
 fn objects_stay_out_as_long_as_the_library_makes_none() {
     let side = Side::new();
     let ids = [[1], [2], [3]].map(|bytes| side.create(&bytes));
-    let evicted = Evicted::take(&side.session, 1, 1000, &mut Spare::default()).unwrap();
+    let evicted = Evicted::take(&side.session, (1, None), 1000, &mut Spare::default()).unwrap();
     REFUSES.set(true);
     let error = evicted.come_back(&side.session).unwrap_err();
     assert!(!error.torn && error.to_string().contains("create"), "{error}");
@@ -128,7 +128,7 @@ fn objects_stay_out_as_long_as_the_library_makes_none() {
 fn session_whose_calls_are_not_recorded_keeps_its_objects() {
     let side = Side::with_log(ObjectLog::off());
     let id = side.create(&[1]);
-    let refused = Evicted::take(&side.session, 1, 1000, &mut Spare::default()).err().unwrap();
+    let refused = Evicted::take(&side.session, (1, None), 1000, &mut Spare::default()).err().unwrap();
     assert!(refused.to_string().contains("not recorded"), "{refused}");
     assert_eq!(side.sum(id), 1);
 }
