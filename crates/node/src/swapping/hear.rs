@@ -124,13 +124,13 @@ impl Core {
         let possible = match report {
             SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
                 // What has left a device is in the host's memory, whatever the API server says.
-                let bytes = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part)).clamp(bytes, promised);
+                let left = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
+                let bytes = left.clamp(bytes, promised);
                 (swapped.bytes, swapped.figures, swapped.refused) = (bytes, figures, None);
                 (swapped.kept, swapped.giving, swapped.preparing) = (0, None, Preparing::Done);
                 swapped.outs += u64::from(residency.place(session) == Some(Place::GoingOut));
                 swapped.stays = 0;
                 let us = figures.stop_us.saturating_add(figures.drain_us).saturating_add(figures.copy_us);
-                let left = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
                 self.log.debug(format_args!(
                     "session {session}: swapped out: {us} us, {left} bytes have left, {bytes} bytes of host memory"
                 ));
