@@ -132,8 +132,9 @@ pub struct ServerUsers {
     groups: Vec<u32>,
     /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
     pub(crate) homes: PrivateDir,
-    /// The same for memory that API servers of a tenant share by names. In memory: a driver may pin it, and the kernel pins no
-    /// pages of other file systems for long. `None`: there is no such place, and folders beside the homes serve.
+    /// The same for memory that API servers of a tenant share by names, but of tenants whose homes are of limited size: these have
+    /// it beside them. In memory: a driver may pin it, and the kernel pins no pages of other file systems for long. `None`: there is
+    /// no such place, folders beside the homes serve, and API servers of the node's own user share none.
     pub(crate) shared_memory: Option<PrivateDir>,
     pub(crate) mounts: Homes,
     /// The tenant of the node's own user, where that belongs to no other one.
@@ -158,9 +159,7 @@ impl ServerUsers {
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDirMode(homes.path().to_owned(), error))?;
         let limited = matches!(ids, Ids::Range { .. }) && mounts::try_here(homes.path()).is_ok();
-        // Homes of limited size are in memory with all that is beside them.
-        let separate = !limited && in_memory();
-        let shared_memory = separate.then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
+        let shared_memory = in_memory().then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
         if let Some(folder) = &shared_memory {
             // Independent of the umask.
             fs::set_permissions(folder.path(), Permissions::from_mode(0o711))

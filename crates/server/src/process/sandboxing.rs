@@ -215,12 +215,14 @@ impl Sandbox {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A home for the node's own user.
-    pub fn home_of_node(&self) -> Option<PathBuf> {
+    /// A home for the node's own user. Its processes share memory by names, too.
+    pub fn join_node(&self) -> Result<Option<PathBuf>, String> {
         drop(self.take_mounts());
-        let own = self.options.homes.join("own");
-        let made = fs::DirBuilder::new().mode(0o700).create(&own);
-        (made.is_ok() || own.is_dir()).then_some(own)
+        let has_root = matches!(self.door, Door::Locked) && self.options.walls != Walls::Landlock;
+        if let Some(memory) = self.options.shared_memory.as_deref().filter(|_| has_root).and_then(own_folder) {
+            root::share_memory_names(&memory).map_err(|error| error.to_string())?;
+        }
+        Ok(own_folder(&self.options.homes))
     }
 
     /// Before the first byte of the first guest: from here on the files are those of the sandbox and the system calls those of
@@ -335,6 +337,13 @@ pub fn confine_helper(user: Option<u32>) -> Result<(), String> {
 
 /// The descriptor for [`report_violation`], which runs in a signal handler and has no other way to it.
 static JOURNAL: AtomicI32 = AtomicI32::new(-1);
+
+/// A folder in there of the node's own user; `None`: it cannot be made.
+fn own_folder(folders: &Path) -> Option<PathBuf> {
+    let own = folders.join("own");
+    let made = fs::DirBuilder::new().mode(0o700).create(&own);
+    (made.is_ok() || own.is_dir()).then_some(own)
+}
 
 fn report_violation(number: libc::c_long) {
     let name = system_calls::name_of(number).unwrap_or("a system call");

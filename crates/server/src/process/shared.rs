@@ -78,7 +78,7 @@ fn confine_for(
     let home = match (sandbox, user) {
         (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
         (None, Some(user)) => Some(user.home.clone()),
-        (Some(sandbox), None) => sandbox.home_of_node(),
+        (Some(sandbox), None) => sandbox.join_node()?,
         (None, None) => None,
     };
     if let Some(user) = user {
