@@ -64,13 +64,16 @@ ENVIRONMENT = {
 # Of a session of `transfers`, which fills 64 MiB of device memory.
 MOST_STATE_BYTES = 1 << 20
 # Of `evicted`: steps between which its memory leaves, steps while it is asked to, and what leaves at least.
-STEPS, BUSY_STEPS, EVICTED_BYTES = 3, 3, 7 << 20
+STEPS, BUSY_STEPS, EVICTED_BYTES = 3, 3, 9 << 20
 # What one thread needs for its copies, which stays with the host's memory.
 COPY_BUFFERS = 8 << 20
 # Of a tenant with room for what one `evicted` takes, not for two.
 HOST_SWAP = 24 << 20
 # What two programs share that each use all that they are told of.
 SHARED_MIB = 64
+# Of a device whose pieces have two granules: what programs allocate in more than one. They copy, fill, launch, and open one another's.
+PIECES_MIB = 1024
+IN_PIECES = ("transfers", "vectors", "graphs", "pools", "mapped", "sharing", "threads")
 # What a device has of which the node believes that it has so much: room for one `evicted`, not for two.
 SHORT_MIB = 14
 # Parts of the output that a move changes rightly, because it waits for the device first.
@@ -270,6 +273,22 @@ def a_part_leaves_where_that_is_enough(tools):
             nothing_is_left(node, "after parts")
 
 
+def memory_in_pieces_is_as_in_one(tools):
+    """Where a device is shared out an allocation has its memory in pieces: programs notice nothing, nor do processes that open it."""
+    folder = built(tools)
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as config:
+        config.write(f'[devices."*"]\nmemory = "{PIECES_MIB}M"\n')
+        config.flush()
+        for name in IN_PIECES:
+            environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1", **ENVIRONMENT.get(name, {})}
+            native = output([folder / name], environment)
+            with running(environment, "--config", config.name) as node:
+                found = output([AVIARY, "run", "--api", "cuda", "--server", node.address, "--", folder / name], {})
+                if native[0] or found[:2] != native[:2]:
+                    raise Wrong(f"{name}: {found} instead of {native}: {node.log.read_text()[-1500:]}")
+                nothing_is_left(node, f"after {name}")
+
+
 def the_rest_leaves(node):
     """Of a session that is out in part, as an operator wants it."""
     there = lambda session: session["counters"].get("resident_memory@Aviary Reference Device.used", 0)  # noqa: E731
@@ -312,4 +331,4 @@ def cases(long):
         f"cuda-swapped-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n, "swap") for name, every in swapped
     }
     return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over,
-            "cuda-evicted": memory_leaves_and_returns, "cuda-kept": memory_for_copies_is_given_to_who_needs_it, "cuda-part": a_part_leaves_where_that_is_enough, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}
+            "cuda-evicted": memory_leaves_and_returns, "cuda-kept": memory_for_copies_is_given_to_who_needs_it, "cuda-pieces": memory_in_pieces_is_as_in_one, "cuda-part": a_part_leaves_where_that_is_enough, "cuda-short": others_leave_where_the_driver_has_no_memory, "cuda-shown": shared_device_looks_like_one_of_its_own, **programs}

@@ -30,18 +30,6 @@ static __thread struct {
     CUresult status;
 } planned;
 
-/* Devices that the application has contexts on. A kernel or a copy of each may use the others' memory where the devices
- * reach each other. (The driver's own memory is for the others' copies always, for their kernels once peer access is enabled.) */
-static int in_use[MOST_DEVICES];
-
-/* Any allocation may be asked for by another process later. */
-static CUmemAllocationProp on_device(int device) {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = cuda_is_offerable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                                                                              : CU_MEM_HANDLE_TYPE_NONE,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
-}
-
 static int current_device(void) {
     CUdevice device = -1;
     return cuCtxGetDevice(&device) == CUDA_SUCCESS && device < MOST_DEVICES ? device : -1;
@@ -63,7 +51,7 @@ static CUresult reserve(int device) {
     if (places[device].reserved)
         return CUDA_SUCCESS;
     CUdeviceptr wanted = CUDA_PLACES + (CUdeviceptr)device * RANGE_BYTES, base = 0;
-    CUmemAllocationProp property = on_device(device);
+    CUmemAllocationProp property = cuda_memory_on(device);
     CUresult status = cuMemGetAllocationGranularity(&places[device].granule, &property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (status == CUDA_SUCCESS)
         status = cuMemAddressReserve(&base, RANGE_BYTES, 0, wanted, 0);
@@ -102,56 +90,25 @@ struct chunk **cuda_chunks(int device) {
 
 /* ---- Chunks --------------------------------------------------------------------------------- */
 
-static CUresult set_access(const struct chunk *chunk, int device) {
-    CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    return cuMemSetAccess(chunk->base, chunk->bytes, &access, 1);
-}
-
-static int reaches(int device, int owner) {
-    int answer = 0;
-    return in_use[device] && cuDeviceCanAccessPeer(&answer, device, owner) == CUDA_SUCCESS && answer;
-}
-
-/* Its own device, and those that reach it. */
-static CUresult allow(const struct chunk *chunk) {
-    CUresult status = set_access(chunk, chunk->device);
-    for (int device = 0; device < MOST_DEVICES && status == CUDA_SUCCESS; device++)
-        if (device != chunk->device && reaches(device, chunk->device))
-            status = set_access(chunk, device);
-    return status;
-}
-
-/* New memory, or what another process has exported, whose descriptor it takes. */
+/* Memory for a new chunk, at its address. `descriptor`: of its memory, which has been in another process and is taken, or -1. */
 static CUresult get_memory(struct chunk *chunk, int descriptor) {
-    CUmemAllocationProp property = on_device(chunk->device);
-    chunk->descriptor = descriptor;
-    return descriptor < 0 ? cuMemCreate(&chunk->memory, chunk->bytes, &property, 0)
-                          : cuMemImportFromShareableHandle(&chunk->memory, (void *)(uintptr_t)descriptor,
-                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-}
-
-/* Puts memory where the chunk is; on failure it has none. `descriptor`: as of `get_memory`; the caller's if that fails. */
-static CUresult map_memory(struct chunk *chunk, int descriptor) {
-    CUresult status = get_memory(chunk, descriptor);
-    if (status != CUDA_SUCCESS) {
-        chunk->memory = 0;
+    CUmemAllocationProp property = cuda_memory_on(chunk->device);
+    CUresult status = descriptor >= 0 ? cuda_import_memory(&chunk->memory, chunk->bytes, &descriptor, 1)
+                                      : cuda_create_memory(&chunk->memory, &property, chunk->bytes);
+    if (status != CUDA_SUCCESS)
         return status;
-    }
-    status = cuMemMap(chunk->base, chunk->bytes, 0, chunk->memory, 0);
-    if (status == CUDA_SUCCESS) {
-        status = allow(chunk);
-        if (status != CUDA_SUCCESS)
-            cuMemUnmap(chunk->base, chunk->bytes);
-    }
+    status = cuda_map_chunk(chunk);
     if (status != CUDA_SUCCESS) {
-        cuMemRelease(chunk->memory);
-        chunk->memory = 0;
+        /* It remains the caller's. */
+        if (descriptor >= 0)
+            chunk->memory.pieces[0].descriptor = -1;
+        cuda_release_memory(&chunk->memory);
     }
     return status;
 }
 
-/* A new chunk there, linked in; NULL: another one is, or the driver has no memory. `descriptor`: of its memory, which has been in
- * another process, or -1. */
+/* A new chunk there, linked in; NULL: another one is, or the driver has no memory. `descriptor`: as of `get_memory`; the caller's if
+ * there is no chunk. */
 static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, int descriptor, CUresult *status) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     struct part *whole = calloc(1, sizeof *whole);
@@ -162,7 +119,7 @@ static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, int desc
     if (!chunk || !whole || (*link && (*link)->base - at < bytes))
         goto fail;
     *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
-    *status = map_memory(chunk, descriptor);
+    *status = get_memory(chunk, descriptor);
     if (*status != CUDA_SUCCESS)
         goto fail;
     *whole = (struct part){.base = at, .bytes = bytes};
@@ -199,10 +156,7 @@ static CUresult take_out(struct chunk **link) {
 
 /* Of a chunk that is mapped no longer. */
 static CUresult end_chunk(struct chunk *chunk) {
-    cuda_end_offer(&chunk->offer);
-    if (chunk->descriptor >= 0)
-        close(chunk->descriptor);
-    CUresult status = cuMemRelease(chunk->memory);
+    CUresult status = cuda_release_memory(&chunk->memory);
     for (struct part *part = chunk->parts; part;) {
         struct part *next = part->next;
         free(part);
@@ -419,24 +373,11 @@ void cuda_use_device(CUdevice device) {
     if (device < 0 || device >= MOST_DEVICES)
         return;
     pthread_mutex_lock(&places_lock);
-    int before = in_use[device];
-    in_use[device] = 1;
-    for (int owner = 0; owner < MOST_DEVICES && !before; owner++)
-        for (struct chunk *chunk = places[owner].chunks; chunk && owner != device && reaches(device, owner); chunk = chunk->next)
-            set_access(chunk, device);
+    int is_new = cuda_begin_use(device);
+    for (int owner = 0; owner < MOST_DEVICES && is_new; owner++)
+        for (struct chunk *chunk = places[owner].chunks; chunk && owner != device; chunk = chunk->next)
+            cuda_let_use(chunk, device);
     pthread_mutex_unlock(&places_lock);
-}
-
-/* With the lock: exports it, unless it was before. */
-static CUresult export_chunk(struct chunk *chunk) {
-    if (chunk->descriptor >= 0)
-        return CUDA_SUCCESS;
-    if (!cuda_is_offerable(chunk->device))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    int descriptor = -1;
-    CUresult status = cuMemExportToShareableHandle(&descriptor, chunk->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    chunk->descriptor = status == CUDA_SUCCESS ? descriptor : -1;
-    return status;
 }
 
 /* The allocation that a pointer is in, as a part of what is offered: its chunk. */
@@ -453,11 +394,9 @@ static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     while (part && (pointer < part->base || pointer - part->base >= part->bytes))
         part = part->next;
     if (part && part->use == PART_USED && !chunk->pool)
-        status = export_chunk(chunk);
-    if (status == CUDA_SUCCESS)
-        status = cuda_offer_memory(&chunk->offer, chunk->descriptor, chunk->bytes, chunk->device);
+        status = cuda_offer_memory(&chunk->memory);
     if (status == CUDA_SUCCESS) {
-        cuda_tell_offer_name(&chunk->offer, &told->name);
+        cuda_tell_offer_name(&chunk->memory.offer, &told->name);
         told->offset = part->base - chunk->base;
         told->bytes = part->bytes;
     }
@@ -513,8 +452,10 @@ int cuda_hand_over_placed(struct cuda_placed *entry) {
     struct chunk *chunk = places[entry->device].chunks;
     while (chunk && chunk->base != entry->base)
         chunk = chunk->next;
-    if (chunk && export_chunk(chunk) == CUDA_SUCCESS)
-        number = aviary_hand_over(chunk->descriptor);
+    /* Sessions on devices whose memory has more than one piece do not move. */
+    int descriptor = chunk && chunk->memory.count == 1 ? cuda_export_piece(&chunk->memory, 0) : -1;
+    if (descriptor >= 0)
+        number = aviary_hand_over(descriptor);
     pthread_mutex_unlock(&places_lock);
     entry->handed = number < 0 ? 0 : (uint64_t)number;
     return number >= 0;
@@ -591,11 +532,12 @@ CUresult cuda_place_again(struct cuda_placed *entries, size_t count) {
 
 /* ---- Memory that leaves and returns ---------------------------------------------------------- */
 
-/* With the lock; NULL: none begins there. */
-static struct chunk *chunk_of(CUdeviceptr base) {
-    CUdeviceptr offset = base - CUDA_PLACES;
-    struct chunk *chunk = base >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? places[offset / RANGE_BYTES].chunks : NULL;
-    while (chunk && chunk->base != base)
+/* With the lock; NULL: it is in none. */
+static struct chunk *chunk_of(CUdeviceptr pointer) {
+    CUdeviceptr offset = pointer - CUDA_PLACES;
+    struct chunk *chunk =
+        pointer >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? places[offset / RANGE_BYTES].chunks : NULL;
+    while (chunk && (pointer < chunk->base || pointer - chunk->base >= chunk->bytes))
         chunk = chunk->next;
     return chunk;
 }
@@ -604,33 +546,23 @@ size_t cuda_list_chunks(CUdevice device, struct cuda_evictable *list, size_t roo
     size_t count = 0;
     pthread_mutex_lock(&places_lock);
     for (const struct chunk *chunk = device >= 0 && device < MOST_DEVICES ? places[device].chunks : NULL; chunk; chunk = chunk->next)
-        if (chunk->memory && !chunk->offer.stands && count++ < room)
-            list[count - 1] = (struct cuda_evictable){chunk->base, chunk->bytes, 0};
+        count += cuda_list_pieces(chunk, count < room ? list + count : NULL, count < room ? room - count : 0);
     pthread_mutex_unlock(&places_lock);
     return count;
 }
 
-CUresult cuda_chunk_leaves(CUdeviceptr base) {
+CUresult cuda_chunk_leaves(CUdeviceptr base, size_t piece) {
     pthread_mutex_lock(&places_lock);
     struct chunk *chunk = chunk_of(base);
-    CUresult status = chunk && chunk->memory ? cuMemUnmap(base, chunk->bytes) : CUDA_ERROR_INVALID_VALUE;
-    if (status == CUDA_SUCCESS) {
-        /* A descriptor holds on to the memory. What comes back is other memory, which can be exported again. */
-        if (chunk->descriptor >= 0)
-            close(chunk->descriptor);
-        cuMemRelease(chunk->memory);
-        chunk->descriptor = -1;
-        chunk->memory = 0;
-    }
+    CUresult status = chunk ? cuda_piece_leaves(chunk, piece) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&places_lock);
     return status;
 }
 
-CUresult cuda_chunk_returns(CUdeviceptr base) {
+CUresult cuda_chunk_returns(CUdeviceptr base, size_t piece) {
     pthread_mutex_lock(&places_lock);
     struct chunk *chunk = chunk_of(base);
-    /* As in cuda_physical_returns. */
-    CUresult status = !chunk ? CUDA_ERROR_INVALID_VALUE : chunk->memory ? CUDA_SUCCESS : map_memory(chunk, -1);
+    CUresult status = chunk ? cuda_piece_returns(chunk, piece) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&places_lock);
     return status;
 }

@@ -97,6 +97,12 @@ const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number) {
     return *name ? name : NULL;
 }
 
+uint64_t cuda_shared_bytes(int device) {
+    struct aviary_shared_memory shared;
+    const char *name = cuda_ordinal_name(cuda_ordinal_of_device(device), 0);
+    return name && aviary_shared_memory(name, &shared) ? shared.memory : 0;
+}
+
 void cuda_show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
     uint64_t limit, left;
     const char *name = cuda_ordinal_name(ordinal, 0);

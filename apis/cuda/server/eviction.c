@@ -82,11 +82,11 @@ static int list_evicted(int device, CUcontext context) {
 }
 
 static CUresult leaves(const struct cuda_evictable *memory) {
-    return memory->which ? cuda_physical_leaves(memory->which) : cuda_chunk_leaves(memory->base);
+    return memory->which ? cuda_physical_leaves(memory->which, memory->piece) : cuda_chunk_leaves(memory->base, memory->piece);
 }
 
 static CUresult returns(const struct cuda_evictable *memory) {
-    return memory->which ? cuda_physical_returns(memory->which) : cuda_chunk_returns(memory->base);
+    return memory->which ? cuda_physical_returns(memory->which, memory->piece) : cuda_chunk_returns(memory->base, memory->piece);
 }
 
 /* The first `count` of what has left, which is empty, leaves again. What the driver does not take back is used at the next return. */

@@ -83,21 +83,22 @@ CUresult cuda_place_again(struct cuda_placed *entries, size_t count);
 
 /* ---- address_placement.c, physical.c: memory that leaves the device and returns to its address ------------ */
 
-/* Memory with all of its content; `which`: what physical.c calls it, 0: a chunk. */
+/* A piece of memory; `which`: what physical.c calls that, 0: a chunk. */
 struct cuda_evictable {
     CUdeviceptr base;
     size_t bytes;
     uint64_t which;
+    size_t piece;
 };
 /* Memory on that device that no other process has: at most `room` of it are written; how many there are. */
 size_t cuda_list_chunks(CUdevice device, struct cuda_evictable *list, size_t room);
 size_t cuda_list_physical(CUdevice device, struct cuda_evictable *list, size_t room);
-/* Gives its memory back to the driver, after its content was saved; on failure it is where it was. */
-CUresult cuda_chunk_leaves(CUdeviceptr base);
-CUresult cuda_physical_leaves(uint64_t which);
+/* Gives memory that the list has back to the driver, after its content was saved; on failure it is where it was. */
+CUresult cuda_chunk_leaves(CUdeviceptr base, size_t piece);
+CUresult cuda_physical_leaves(uint64_t which, size_t piece);
 /* Makes memory for it at the address where it was; what is in it is for the caller to say. On failure it is out, as before. */
-CUresult cuda_chunk_returns(CUdeviceptr base);
-CUresult cuda_physical_returns(uint64_t which);
+CUresult cuda_chunk_returns(CUdeviceptr base, size_t piece);
+CUresult cuda_physical_returns(uint64_t which, size_t piece);
 
 /* Reserves the addresses of a device, if that is not done. */
 CUresult cuda_reserve_device(int device);

@@ -2,11 +2,15 @@
 #include "server.h"
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-/* The note about the memory beside its descriptor: its size, and above that the tag of its device. */
-enum { OFFERED_BYTES_BITS = 48 };
+static uint64_t note_of(size_t bytes, int device) {
+    return (uint64_t)cuda_device_tag(device) << CUDA_OFFERED_BYTES_BITS | bytes;
+}
+
 /* Offers the descriptor, which it closes. */
 CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note) {
     offer->stands = aviary_offer(descriptor, note, &offer->name) == 0;
@@ -14,21 +18,47 @@ CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Offers the memory of an export, unless it is offered already; the descriptor remains the caller's. */
-CUresult cuda_offer_memory(struct cuda_offer *offer, int exported, size_t bytes, int device) {
-    if (offer->stands)
-        return CUDA_SUCCESS;
+static CUresult offer_piece(struct cuda_offer *offer, int exported, size_t bytes, int device) {
     int descriptor = fcntl(exported, F_DUPFD_CLOEXEC, 3);
-    if (descriptor < 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return cuda_offer_descriptor(offer, descriptor, (uint64_t)cuda_device_tag(device) << OFFERED_BYTES_BITS | bytes);
+    return descriptor < 0 ? CUDA_ERROR_OUT_OF_MEMORY : cuda_offer_descriptor(offer, descriptor, note_of(bytes, device));
 }
 
 /* Before memory is released: the offer holds on to it. */
 void cuda_end_offer(struct cuda_offer *offer) {
     if (offer->stands)
         aviary_withdraw(&offer->name);
-    offer->stands = 0;
+    for (size_t i = 0; i < offer->piece_count; i++)
+        cuda_end_offer(&offer->pieces[i]);
+    free(offer->pieces);
+    *offer = (struct cuda_offer){0};
+}
+
+/* The names of a list's offers in a file of their own. -1: there is no memory for it. */
+static int list_of(const struct cuda_offer *offer) {
+    int descriptor = memfd_create("aviary-pieces", MFD_CLOEXEC);
+    for (size_t i = 0; descriptor >= 0 && i < offer->piece_count; i++) {
+        const aviary_offer_name *name = &offer->pieces[i].name;
+        if (write(descriptor, name, sizeof *name) != (ssize_t)sizeof *name) {
+            close(descriptor);
+            return -1;
+        }
+    }
+    return descriptor;
+}
+
+CUresult cuda_offer_pieces(struct cuda_offer *offer, const int *exported, size_t count, size_t bytes, int device) {
+    if (count == 1)
+        return offer_piece(offer, exported[0], bytes, device);
+    CUresult status = CUDA_SUCCESS;
+    offer->pieces = calloc(count, sizeof *offer->pieces);
+    for (; offer->pieces && offer->piece_count < count && status == CUDA_SUCCESS; offer->piece_count++)
+        status = offer_piece(&offer->pieces[offer->piece_count], exported[offer->piece_count], 0, device);
+    int list = offer->pieces && status == CUDA_SUCCESS ? list_of(offer) : -1;
+    if (status == CUDA_SUCCESS)
+        status = list < 0 ? CUDA_ERROR_OUT_OF_MEMORY : cuda_offer_descriptor(offer, list, note_of(bytes, device) | CUDA_OFFERED_LIST);
+    if (status != CUDA_SUCCESS)
+        cuda_end_offer(offer);
+    return status;
 }
 
 void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name) {
@@ -49,52 +79,4 @@ int cuda_is_offerable(int device) {
         __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
     }
     return answer > 0;
-}
-
-/* ---- What others offer ------------------------------------------------------------------------ */
-
-/* A descriptor that the caller closes; -1: there is no such offer. */
-int cuda_fetch_offer(const aviary_shared_name *name, uint64_t *note) {
-    aviary_offer_name offered;
-    memcpy(&offered, name, sizeof offered);
-    return aviary_fetch(&offered, note);
-}
-
-__thread struct cuda_fetched cuda_fetched;
-
-void cuda_drop_fetched(void) {
-    if (cuda_fetched.there)
-        close(cuda_fetched.descriptor);
-    cuda_fetched.there = 0;
-}
-
-/* Fetches it: where the device memory lies that importing it adds. */
-uint64_t cuda_ordinal_of_offer(const aviary_shared_name *name) {
-    uint64_t note = 0;
-    /* Of a call that was refused. */
-    cuda_drop_fetched();
-    if (!name)
-        return 0;
-    cuda_fetched.descriptor = cuda_fetch_offer(name, &note);
-    cuda_fetched.there = cuda_fetched.descriptor >= 0;
-    if (note == CUDA_OFFERED_EVENT)
-        cuda_drop_fetched();
-    cuda_fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
-    return cuda_fetched.there ? cuda_ordinal_of_tag((unsigned int)(note >> OFFERED_BYTES_BITS), &cuda_fetched.device) : 0;
-}
-
-/* How much that is. */
-uint64_t cuda_fetched_bytes(void) {
-    return cuda_fetched.there ? cuda_fetched.bytes : 0;
-}
-
-CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle) {
-    if (!cuda_fetched.there || !handle) {
-        cuda_drop_fetched();
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    CUresult status = cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)cuda_fetched.descriptor,
-                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    cuda_drop_fetched();
-    return status;
 }

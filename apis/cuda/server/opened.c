@@ -1,6 +1,6 @@
 /* Allocations of other processes, as cuIpcOpenMemHandle opens them: what that process's server offers is mapped as a whole,
  * once, and charged here as well. */
-#include "server.h"
+#include "pieces.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,15 +63,12 @@ static CUresult allow_reachable(CUdeviceptr base, size_t bytes, int ordinal) {
     return CUDA_SUCCESS;
 }
 
-static CUresult map_opened(struct opened *made, CUmemGenericAllocationHandle memory) {
-    CUmemAllocationProp property;
-    CUresult status = cuMemGetAllocationPropertiesFromHandle(&property, memory);
-    if (status == CUDA_SUCCESS)
-        status = cuda_reserve_for_application(&made->base, made->bytes, 0, 0, 0);
+static CUresult map_opened(struct opened *made, const struct cuda_memory *memory) {
+    CUresult status = cuda_reserve_for_application(&made->base, made->bytes, 0, 0, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    made->device = property.location.id;
-    status = cuMemMap(made->base, made->bytes, 0, memory, 0);
+    made->device = memory->property.location.id;
+    status = cuda_map_memory(memory, made->base, made->bytes, 0, 0);
     if (status == CUDA_SUCCESS) {
         status = allow_reachable(made->base, made->bytes, made->device);
         if (status != CUDA_SUCCESS)
@@ -84,15 +81,14 @@ static CUresult map_opened(struct opened *made, CUmemGenericAllocationHandle mem
 
 static CUresult open_new(const aviary_memory_part *part, struct opened **result) {
     static uint64_t numbers = (uint64_t)1 << 62;
-    CUmemGenericAllocationHandle memory;
-    size_t bytes = cuda_fetched.bytes;
+    struct cuda_memory memory;
     struct opened *made = calloc(1, sizeof *made);
     CUresult status = made ? cuda_import_fetched(&memory) : CUDA_ERROR_OUT_OF_MEMORY;
     if (status == CUDA_SUCCESS) {
-        *made = (struct opened){.name = part->name, .bytes = bytes};
-        status = map_opened(made, memory);
-        /* The mapping holds on to it. */
-        cuMemRelease(memory);
+        *made = (struct opened){.name = part->name, .bytes = memory.bytes};
+        status = map_opened(made, &memory);
+        /* The mappings hold on to it. */
+        cuda_release_memory(&memory);
     }
     if (status != CUDA_SUCCESS) {
         free(made);

@@ -1,27 +1,25 @@
 /* Physical memory that an application maps itself: who still uses it. It is charged to the tenant until its handle is
  * released and the last mapping of it is gone. */
 #include "moving.h"
+#include "pieces.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
 /* reservations.c */
 int cuda_may_map(CUdeviceptr base, size_t bytes);
 
 /* What the application's handle stands for, so that the memory behind it can leave the device and return. */
 struct physical {
-    /* The driver's, of which this is the one reference; 0: the memory is out. */
-    CUmemGenericAllocationHandle memory;
-    CUmemAllocationProp property;
-    size_t bytes;
+    /* The only references to what the driver has. */
+    struct cuda_memory memory;
     uint64_t number;
     /* Of another process. */
     int imported;
     /* Handles that the application has of it. */
     unsigned int handles;
     unsigned int mappings;
-    struct cuda_offer offer;
     struct physical *next;
 };
 
@@ -29,8 +27,8 @@ struct mapping {
     CUdeviceptr base;
     size_t bytes;
     struct physical *of;
-    /* While the memory is out: what each device may do with it. */
-    unsigned char access[CUDA_MOST_PLACES];
+    /* By piece of the memory, while it is out: what each device may do with it. */
+    unsigned char (*access)[CUDA_MOST_PLACES];
     struct mapping *next;
 };
 
@@ -55,31 +53,29 @@ static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
     return physical;
 }
 
-/* With the lock: one more handle of what the driver calls so, whose reference it takes; 0: there is no memory to remember it. */
-static CUmemGenericAllocationHandle handle_of(CUmemGenericAllocationHandle memory, size_t bytes, int imported) {
+/* With the lock: one more handle of that memory, which it takes; 0: there is no memory to remember it. */
+static CUmemGenericAllocationHandle handle_of(struct cuda_memory *memory, int imported) {
     static uint64_t numbers = (uint64_t)1 << 63;
     struct physical *physical = physicals;
     /* A driver may answer the handle that is there when memory of this process comes back to it. */
-    while (physical && physical->memory != memory)
+    while (physical && physical->memory.pieces[0].memory != memory->pieces[0].memory)
         physical = physical->next;
-    CUmemAllocationProp property;
     if (physical) {
-        cuMemRelease(memory);
-    } else if (cuMemGetAllocationPropertiesFromHandle(&property, memory) == CUDA_SUCCESS && (physical = calloc(1, sizeof *physical))) {
-        *physical = (struct physical){.memory = memory, .property = property, .bytes = bytes, .number = numbers++,
-                                      .imported = imported, .next = physicals};
+        cuda_release_memory(memory);
+    } else if ((physical = calloc(1, sizeof *physical))) {
+        *physical = (struct physical){.memory = *memory, .number = numbers++, .imported = imported, .next = physicals};
         physicals = physical;
     } else {
-        cuMemRelease(memory);
+        cuda_release_memory(memory);
         return 0;
     }
     physical->handles++;
     return (uintptr_t)physical;
 }
 
-static CUresult tell_handle(CUmemGenericAllocationHandle *handle, CUmemGenericAllocationHandle memory, size_t bytes, int imported) {
+static CUresult tell_handle(CUmemGenericAllocationHandle *handle, struct cuda_memory *memory, int imported) {
     pthread_mutex_lock(&physical_lock);
-    *handle = handle_of(memory, bytes, imported);
+    *handle = handle_of(memory, imported);
     pthread_mutex_unlock(&physical_lock);
     return *handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -87,15 +83,15 @@ static CUresult tell_handle(CUmemGenericAllocationHandle *handle, CUmemGenericAl
 static CUresult create_physical(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *property,
                                 unsigned long long flags) {
     CUmemAllocationProp own = *property;
-    CUmemGenericAllocationHandle memory = 0;
-    if (!handle)
+    struct cuda_memory memory;
+    if (!handle || flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (!cuda_is_offerable(property->location.id))
         own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    CUresult status = cuMemCreate(&memory, bytes, &own, flags);
+    CUresult status = cuda_create_memory(&memory, &own, bytes);
     if (status == CUDA_ERROR_OUT_OF_MEMORY && cuda_make_room(property->location.id, bytes))
-        status = cuMemCreate(&memory, bytes, &own, flags);
-    return status == CUDA_SUCCESS ? tell_handle(handle, memory, bytes, 0) : status;
+        status = cuda_create_memory(&memory, &own, bytes);
+    return status == CUDA_SUCCESS ? tell_handle(handle, &memory, 0) : status;
 }
 
 void *cuda_create_physical_function(void) {
@@ -106,13 +102,12 @@ void *cuda_create_physical_function(void) {
 static CUresult end_if_unused(struct physical *physical) {
     if (physical->handles || physical->mappings)
         return CUDA_SUCCESS;
-    cuda_end_offer(&physical->offer);
     struct physical **link = &physicals;
     while (*link != physical)
         link = &(*link)->next;
     *link = physical->next;
     aviary_charge_return(physical->number);
-    CUresult status = physical->memory ? cuMemRelease(physical->memory) : CUDA_SUCCESS;
+    CUresult status = cuda_release_memory(&physical->memory);
     free(physical);
     return status;
 }
@@ -171,7 +166,7 @@ static CUresult physical_properties(CUmemAllocationProp *property, CUmemGenericA
     pthread_mutex_lock(&physical_lock);
     const struct physical *physical = find_physical(handle);
     if (physical && property)
-        *property = physical->property;
+        *property = physical->memory.property;
     pthread_mutex_unlock(&physical_lock);
     return physical && property ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -182,27 +177,14 @@ void *cuda_physical_properties_function(void) {
 
 /* ---- Of and for other processes ---------------------------------------------------------------- */
 
-/* With the lock. */
-static CUresult offer_physical(struct physical *physical) {
-    int descriptor = -1;
-    if (physical->offer.stands)
-        return CUDA_SUCCESS;
-    CUresult status = cuMemExportToShareableHandle(&descriptor, physical->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (status != CUDA_SUCCESS)
-        return status;
-    status = cuda_offer_memory(&physical->offer, descriptor, physical->bytes, physical->property.location.id);
-    close(descriptor);
-    return status;
-}
-
 static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_shared_name *name) {
     CUresult status = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
     if (physical && name)
-        status = offer_physical(physical);
+        status = cuda_offer_memory(&physical->memory);
     if (status == CUDA_SUCCESS)
-        cuda_tell_offer_name(&physical->offer, name);
+        cuda_tell_offer_name(&physical->memory.offer, name);
     pthread_mutex_unlock(&physical_lock);
     return status;
 }
@@ -212,11 +194,10 @@ void *cuda_export_function(void) {
 }
 
 static CUresult import_physical(CUmemGenericAllocationHandle *handle, const aviary_shared_name *name) {
-    CUmemGenericAllocationHandle memory = 0;
-    size_t bytes = cuda_fetched.bytes;
+    struct cuda_memory memory;
     (void)name;
     CUresult status = handle ? cuda_import_fetched(&memory) : CUDA_ERROR_INVALID_VALUE;
-    return status == CUDA_SUCCESS ? tell_handle(handle, memory, bytes, 1) : status;
+    return status == CUDA_SUCCESS ? tell_handle(handle, &memory, 1) : status;
 }
 
 void *cuda_import_function(void) {
@@ -232,7 +213,7 @@ static CUresult map_physical(CUdeviceptr base, size_t bytes, size_t offset, CUme
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
     if (mapping && physical)
-        status = cuMemMap(base, bytes, offset, physical->memory, flags);
+        status = cuda_map_memory(&physical->memory, base, bytes, offset, flags);
     if (status == CUDA_SUCCESS) {
         physical->mappings++;
         *mapping = (struct mapping){.base = base, .bytes = bytes, .of = physical, .next = mappings};
@@ -259,6 +240,7 @@ void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
         *link = mapping->next;
         mapping->of->mappings--;
         end_if_unused(mapping->of);
+        free(mapping->access);
         free(mapping);
     }
     pthread_mutex_unlock(&physical_lock);
@@ -276,16 +258,41 @@ int cuda_has_mappings(CUdeviceptr base, size_t bytes) {
 
 /* ---- Memory that leaves the device and returns ---------------------------------------------------- */
 
+static CUmemLocation place_of(int device) {
+    return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+}
+
+static CUdeviceptr place_in(const struct mapping *mapping, size_t piece) {
+    return mapping->base + piece * mapping->of->memory.piece_bytes;
+}
+
+/* Of a piece, so much of it; 0: it is not in that mapping. */
+static size_t mapped_bytes(const struct mapping *mapping, size_t piece) {
+    size_t offset = piece * mapping->of->memory.piece_bytes, whole = cuda_piece_size(&mapping->of->memory, piece);
+    size_t left = offset < mapping->bytes ? mapping->bytes - offset : 0;
+    return left < whole ? left : whole;
+}
+
+/* True if what is there of it can be copied. */
+static int may_copy(const struct mapping *mapping) {
+    const struct cuda_memory *memory = &mapping->of->memory;
+    for (size_t i = 0; i < memory->count; i++) {
+        unsigned long long access = 0;
+        if (memory->pieces[i].memory
+            && (cuMemGetAccess(&access, &memory->property.location, place_in(mapping, i)) != CUDA_SUCCESS
+                || access != CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+            return 0;
+    }
+    return 1;
+}
+
 /* With the lock: a mapping of all of it from which it can be copied; NULL: the memory stays, as nobody could say what is in it, or
  * another process has it. */
 static const struct mapping *whole_mapping(const struct physical *physical) {
-    unsigned long long access = 0;
-    if (physical->imported || physical->offer.stands || !physical->memory)
+    if (physical->imported || physical->memory.offer.stands)
         return NULL;
     for (const struct mapping *mapping = mappings; mapping; mapping = mapping->next)
-        if (mapping->of == physical && mapping->bytes == physical->bytes
-            && cuMemGetAccess(&access, &physical->property.location, mapping->base) == CUDA_SUCCESS
-            && access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        if (mapping->of == physical && mapping->bytes == physical->memory.bytes && may_copy(mapping))
             return mapping;
     return NULL;
 }
@@ -294,87 +301,92 @@ size_t cuda_list_physical(CUdevice device, struct cuda_evictable *list, size_t r
     size_t count = 0;
     pthread_mutex_lock(&physical_lock);
     for (const struct physical *physical = physicals; physical; physical = physical->next) {
-        const struct mapping *whole = physical->property.location.id == device ? whole_mapping(physical) : NULL;
-        if (whole && count++ < room)
-            list[count - 1] = (struct cuda_evictable){whole->base, whole->bytes, (uintptr_t)physical};
+        const struct cuda_memory *memory = &physical->memory;
+        const struct mapping *whole = memory->property.location.id == device ? whole_mapping(physical) : NULL;
+        for (size_t i = 0; whole && i < memory->count; i++)
+            if (memory->pieces[i].memory && count++ < room)
+                list[count - 1] =
+                    (struct cuda_evictable){place_in(whole, i), cuda_piece_size(memory, i), (uintptr_t)physical, i};
     }
     pthread_mutex_unlock(&physical_lock);
     return count;
 }
 
-static CUmemLocation place_of(int device) {
-    return (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-}
-
-static CUresult unmap_one(struct mapping *mapping) {
-    for (int device = 0; device < CUDA_MOST_PLACES; device++) {
+static CUresult unmap_one(struct mapping *mapping, size_t piece) {
+    if (!mapping->access)
+        mapping->access = calloc(mapping->of->memory.count, sizeof *mapping->access);
+    if (!mapping->access)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int count = 0;
+    CUresult status = cuDeviceGetCount(&count);
+    memset(mapping->access[piece], 0, sizeof mapping->access[piece]);
+    for (int device = 0; status == CUDA_SUCCESS && device < count && device < CUDA_MOST_PLACES; device++) {
         CUmemLocation location = place_of(device);
         unsigned long long access = 0;
-        int known = cuMemGetAccess(&access, &location, mapping->base) == CUDA_SUCCESS;
-        mapping->access[device] = known ? (unsigned char)access : 0;
+        int known = cuMemGetAccess(&access, &location, place_in(mapping, piece)) == CUDA_SUCCESS;
+        mapping->access[piece][device] = known ? (unsigned char)access : 0;
     }
-    return cuMemUnmap(mapping->base, mapping->bytes);
+    return status == CUDA_SUCCESS ? cuMemUnmap(place_in(mapping, piece), mapped_bytes(mapping, piece)) : status;
 }
 
-static CUresult map_one(const struct mapping *mapping) {
-    CUresult status = cuMemMap(mapping->base, mapping->bytes, 0, mapping->of->memory, 0);
+static CUresult map_one(struct mapping *mapping, size_t piece) {
+    CUdeviceptr base = place_in(mapping, piece);
+    size_t bytes = mapped_bytes(mapping, piece);
+    CUresult status = cuMemMap(base, bytes, 0, mapping->of->memory.pieces[piece].memory, 0);
     for (int device = 0; device < CUDA_MOST_PLACES && status == CUDA_SUCCESS; device++) {
-        CUmemAccessDesc access = {place_of(device), (CUmemAccess_flags)mapping->access[device]};
-        if (!mapping->access[device])
+        CUmemAccessDesc access = {place_of(device), (CUmemAccess_flags)mapping->access[piece][device]};
+        if (!mapping->access[piece][device])
             continue;
-        status = cuMemSetAccess(mapping->base, mapping->bytes, &access, 1);
+        status = cuMemSetAccess(base, bytes, &access, 1);
         if (status != CUDA_SUCCESS)
-            cuMemUnmap(mapping->base, mapping->bytes);
+            cuMemUnmap(base, bytes);
     }
     return status;
 }
 
-/* With the lock: all mappings of it, up to `end`; the one at which that failed, or `end`. */
-static struct mapping *unmap_until(const struct physical *physical, const struct mapping *end, CUresult *status) {
+/* With the lock: does that in all mappings that have the piece, up to `end`; the one at which it failed, or `end`. */
+static struct mapping *until(const struct physical *physical, size_t piece, const struct mapping *end,
+                             CUresult (*act)(struct mapping *, size_t), CUresult *status) {
     struct mapping *mapping = mappings;
-    for (; mapping != end && *status == CUDA_SUCCESS; mapping = mapping->next)
-        if (mapping->of == physical && (*status = unmap_one(mapping)) != CUDA_SUCCESS)
+    for (; mapping != end; mapping = mapping->next)
+        if (mapping->of == physical && mapped_bytes(mapping, piece) && (*status = act(mapping, piece)) != CUDA_SUCCESS)
             break;
     return mapping;
 }
 
-/* With the lock: the same the other way. */
-static struct mapping *map_until(const struct physical *physical, const struct mapping *end, CUresult *status) {
-    struct mapping *mapping = mappings;
-    for (; mapping != end && *status == CUDA_SUCCESS; mapping = mapping->next)
-        if (mapping->of == physical && (*status = map_one(mapping)) != CUDA_SUCCESS)
-            break;
-    return mapping;
-}
-
-CUresult cuda_physical_leaves(uint64_t which) {
-    CUresult status = CUDA_SUCCESS, again = CUDA_SUCCESS;
-    pthread_mutex_lock(&physical_lock);
+/* With the lock: what the list calls so; NULL: it does not. */
+static struct physical *find_piece(uint64_t which, size_t piece) {
     struct physical *physical = find_physical(which);
-    const struct mapping *failed = physical ? unmap_until(physical, NULL, &status) : NULL;
-    if (status != CUDA_SUCCESS)
-        map_until(physical, failed, &again);
-    else if (physical)
-        cuMemRelease(physical->memory), physical->memory = 0;
+    return physical && piece < physical->memory.count ? physical : NULL;
+}
+
+CUresult cuda_physical_leaves(uint64_t which, size_t piece) {
+    pthread_mutex_lock(&physical_lock);
+    struct physical *physical = find_piece(which, piece);
+    CUresult status = physical && physical->memory.pieces[piece].memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE, again;
+    const struct mapping *failed = status == CUDA_SUCCESS ? until(physical, piece, NULL, unmap_one, &status) : NULL;
+    if (failed)
+        until(physical, piece, failed, map_one, &again);
+    else if (status == CUDA_SUCCESS)
+        cuda_drop_piece(&physical->memory, piece);
     pthread_mutex_unlock(&physical_lock);
-    return !physical ? CUDA_ERROR_INVALID_VALUE : status;
+    return status;
 }
 
-CUresult cuda_physical_returns(uint64_t which) {
+CUresult cuda_physical_returns(uint64_t which, size_t piece) {
     pthread_mutex_lock(&physical_lock);
-    struct physical *physical = find_physical(which);
+    struct physical *physical = find_piece(which, piece);
     /* It may be there already, with any content, where it did not leave again after another piece had no room. */
-    int is_there = physical && physical->memory;
+    int is_there = physical && physical->memory.pieces[piece].memory;
     CUresult status = is_there   ? CUDA_SUCCESS
-                      : physical ? cuMemCreate(&physical->memory, physical->bytes, &physical->property, 0)
+                      : physical ? cuda_make_piece(&physical->memory, piece)
                                  : CUDA_ERROR_INVALID_VALUE;
     if (status == CUDA_SUCCESS && !is_there) {
-        const struct mapping *failed = map_until(physical, NULL, &status);
-        CUresult again = CUDA_SUCCESS;
+        CUresult again;
+        const struct mapping *failed = until(physical, piece, NULL, map_one, &status);
         if (status != CUDA_SUCCESS) {
-            unmap_until(physical, failed, &again);
-            cuMemRelease(physical->memory);
-            physical->memory = 0;
+            until(physical, piece, failed, unmap_one, &again);
+            cuda_drop_piece(&physical->memory, piece);
         }
     }
     pthread_mutex_unlock(&physical_lock);

@@ -2,6 +2,7 @@
 #ifndef AVIARY_CUDA_PLACEMENT_H
 #define AVIARY_CUDA_PLACEMENT_H
 #include "moving.h"
+#include "pieces.h"
 #include <stdint.h>
 
 /* Freed: in the order of a stream that has perhaps not come to that point (pools.c). */
@@ -36,11 +37,7 @@ struct chunk {
     int shared;
     /* Whose allocations are in it; NULL: those of cuMemAlloc. */
     struct pool *pool;
-    /* 0: it is out. */
-    CUmemGenericAllocationHandle memory;
-    /* Of its first export; -1: there was none. The driver exports memory that was imported no more. */
-    int descriptor;
-    struct cuda_offer offer;
+    struct cuda_memory memory;
     struct part *parts;
     struct chunk *next;
 };
@@ -74,6 +71,20 @@ struct part *cuda_find_part(CUdeviceptr pointer, struct chunk ***link);
 static inline int cuda_chunk_is_free(const struct chunk *chunk) {
     return chunk->parts->use == PART_FREE && !chunk->parts->next;
 }
+
+/* chunk_memory.c: how memory of a device is asked for. Any of it may be asked for by another process later. */
+CUmemAllocationProp cuda_memory_on(int device);
+/* Maps all of a new chunk's memory at its address; on failure it is mapped nowhere. */
+CUresult cuda_map_chunk(struct chunk *chunk);
+/* The application has a context on the device: true if it had none. */
+int cuda_begin_use(int device);
+/* Makes memory of another device accessible to that one, as far as the driver can. */
+void cuda_let_use(const struct chunk *chunk, int device);
+/* Pieces that are there and that no other process has: at most `room` of them are written; how many there are. */
+size_t cuda_list_pieces(const struct chunk *chunk, struct cuda_evictable *list, size_t room);
+/* As `cuda_chunk_leaves` and `cuda_chunk_returns`. */
+CUresult cuda_piece_leaves(struct chunk *chunk, size_t piece);
+CUresult cuda_piece_returns(struct chunk *chunk, size_t piece);
 
 /* known_pools.c, with the lock too, but for the two about captures and `cuda_any_pool`. */
 struct pool *cuda_pools(void);

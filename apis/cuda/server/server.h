@@ -32,21 +32,31 @@ unsigned int cuda_device_tag(CUdevice device);
 /* The ordinal that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
 uint64_t cuda_ordinal_of_tag(unsigned int tag, CUdevice *device);
 
-/* ---- offers.c: memory and events for other processes of the tenant -------------------------------- */
+/* Bytes of the device's memory that the node shares out; 0: it does not. */
+uint64_t cuda_shared_bytes(int device);
+
+/* ---- offers.c, fetched.c: memory and events for other processes of the tenant -------------------------------- */
 
 /* True if something is offered; its name. */
 struct cuda_offer {
     int stands;
     aviary_offer_name name;
+    /* Of memory in pieces: what is offered is the list of these. */
+    struct cuda_offer *pieces;
+    size_t piece_count;
 };
 
 /* The number that is offered with an event: no memory is so large. */
 #define CUDA_OFFERED_EVENT UINT64_MAX
+/* The number that is offered with memory: above these bits the tag of its device, below them its size, which is one of whole granules,
+ * and that the descriptor is that of a list of other offers' names. */
+enum { CUDA_OFFERED_BYTES_BITS = 48, CUDA_OFFERED_LIST = 1 };
+#define CUDA_OFFERED_BYTES ((((uint64_t)1 << CUDA_OFFERED_BYTES_BITS) - 1) & ~(uint64_t)CUDA_OFFERED_LIST)
 
 /* Offers the descriptor, which it closes. */
 CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note);
-/* Offers memory, unless it is offered already. */
-CUresult cuda_offer_memory(struct cuda_offer *offer, int exported, size_t bytes, int device);
+/* Offers memory in pieces, one after the other; `bytes`: of all of them. The descriptors remain the caller's. */
+CUresult cuda_offer_pieces(struct cuda_offer *offer, const int *exported, size_t count, size_t bytes, int device);
 /* To be called before memory is released: the offer holds on to it. */
 void cuda_end_offer(struct cuda_offer *offer);
 void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name);
@@ -61,13 +71,16 @@ struct cuda_fetched {
     int descriptor;
     uint64_t bytes;
     int device;
+    /* It is a list of pieces (cuda_offer_pieces). */
+    int is_list;
 };
 extern __thread struct cuda_fetched cuda_fetched;
 
 void cuda_drop_fetched(void);
 /* Fetches an offer: the ordinal of the memory that importing it adds; 0: there is none. */
 uint64_t cuda_ordinal_of_offer(const aviary_shared_name *name);
-CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle);
+struct cuda_memory;
+CUresult cuda_import_fetched(struct cuda_memory *memory);
 
 /* ---- allocations.c: what may be copied and filled --------------------------------------------------- */
 

@@ -5,7 +5,9 @@
 #include "common.h"
 #include "kernels.h"
 
-enum { LARGE = 3 << 20, SMALL = 40000, SMALLS = 6, GRANULE = 2 << 20, AREAS = 3 };
+enum { LARGE = 3 << 20, SMALL = 40000, SMALLS = 6, GRANULE = 2 << 20, LAST = 2 * GRANULE, AREAS = 3 };
+/* What is mapped twice is larger than a piece of a small device's memory. */
+enum { RESERVED = GRANULE + 2 * LAST };
 
 static CUdeviceptr areas[AREAS + SMALLS];
 static size_t bytes_of[AREAS + SMALLS];
@@ -28,21 +30,21 @@ static void allow(CUdeviceptr at, size_t bytes)
     MUST(cuMemSetAccess(at, bytes, &access, 1));
 }
 
-/* The second mapping of the last granule comes behind all. */
+/* The second mapping of the last memory comes behind all. */
 static void allocate(void)
 {
     CUmemGenericAllocationHandle first, last;
 
     MUST(cuMemAlloc(&areas[0], bytes_of[0] = LARGE));
-    MUST(cuMemAddressReserve(&reserved, 3 * GRANULE, 0, 0, 0));
+    MUST(cuMemAddressReserve(&reserved, RESERVED, 0, 0, 0));
     first = map(reserved, GRANULE);
-    last = map(reserved + GRANULE, GRANULE);
-    MUST(cuMemMap(reserved + 2 * GRANULE, GRANULE, 0, last, 0));
-    allow(reserved, 3 * GRANULE);
+    last = map(reserved + GRANULE, LAST);
+    MUST(cuMemMap(reserved + GRANULE + LAST, LAST, 0, last, 0));
+    allow(reserved, RESERVED);
     /* Of the first only the mapping remains. */
     MUST(cuMemRelease(first));
     areas[1] = reserved, bytes_of[1] = GRANULE;
-    areas[2] = reserved + GRANULE, bytes_of[2] = GRANULE;
+    areas[2] = reserved + GRANULE, bytes_of[2] = LAST;
     for (int i = AREAS; i < AREAS + SMALLS; i++)
         MUST(cuMemAlloc(&areas[i], bytes_of[i] = SMALL + 512 * (size_t)i));
 }
@@ -96,7 +98,7 @@ static void step(CUgraphExec exec, CUstream stream, CUdeviceptr counter, size_t 
     MUST(cuStreamSynchronize(stream));
     for (int i = 0; i < AREAS + SMALLS; i++)
         sum = sum * 31 + digest(areas[i], bytes_of[i]);
-    CHECK(digest(reserved + 2 * GRANULE, GRANULE) == digest(areas[2], GRANULE));
+    CHECK(digest(reserved + GRANULE + LAST, LAST) == digest(areas[2], LAST));
     printf("step %016llx, counted %016llx\n", (unsigned long long)sum, (unsigned long long)digest(counter, counter_bytes));
 }
 
@@ -118,8 +120,8 @@ int main(void)
     do
         step(exec, stream, counter, counter_bytes);
     while (fgets(line, sizeof line, stdin));
-    MUST(cuMemUnmap(reserved, 3 * GRANULE));
-    MUST(cuMemAddressFree(reserved, 3 * GRANULE));
+    MUST(cuMemUnmap(reserved, RESERVED));
+    MUST(cuMemAddressFree(reserved, RESERVED));
     for (int i = 0; i < AREAS + SMALLS; i++)
         if (i == 0 || i >= AREAS)
             MUST(cuMemFree(areas[i]));

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LARGE = 4 << 20, WORDS = 1000 };
+enum { LARGE = 10 << 20, WORDS = 1000 };
 static int line;
 
 /* A message, perhaps with a descriptor. */

@@ -254,14 +254,21 @@ impl Residency {
         Ok(())
     }
 
-    /// The session's memory has left; `freed`: by device, of which what was granted counts.
+    /// The session's memory has left; `freed`: by device, of which what was granted counts; `can_go_further`: of what
+    /// is still there some can leave, too.
     ///
     /// # Errors
     /// It was not told to.
-    pub fn left(&mut self, session: u64, freed: &[(usize, u64)], now: u64) -> Result<(), Impossible> {
+    pub fn left(
+        &mut self,
+        session: u64,
+        freed: &[(usize, u64)],
+        can_go_further: bool,
+        now: u64,
+    ) -> Result<(), Impossible> {
         let member = self.members.get_mut(&session).filter(|member| member.place.is_leaving()).ok_or(Impossible)?;
         let took = now.saturating_sub(member.since);
-        member.has_left(freed);
+        member.has_left(freed, can_go_further);
         self.step(session, Step::Left, now)?;
         let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {

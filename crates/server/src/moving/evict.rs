@@ -362,8 +362,8 @@ impl Evicted {
         part: Option<u64>,
     ) -> Result<BTreeMap<String, u64>, Obstacle> {
         let before = self.freed.clone();
-        let shared: u64 = self.objects.iter().map(|object| object.remains(session)).sum();
-        let Some(orders) = session.orders.as_ref().filter(|_| shared > 0 && self.dropped.is_empty()) else {
+        let shared = self.rest(session);
+        let Some(orders) = session.orders.as_ref().filter(|_| shared > 0) else {
             return Err(Obstacle::not_now("nothing more of it can leave".to_owned()));
         };
         session.tables.kept.begin(BTreeMap::new());
@@ -466,5 +466,11 @@ impl Evicted {
 
     pub fn objects(&self) -> u64 {
         self.objects.len() as u64
+    }
+
+    /// Bytes of shared devices that are there and can leave, too: none of objects that leave together or not at all.
+    pub fn rest(&self, session: &Session) -> u64 {
+        let rest = self.objects.iter().map(|object| object.remains(session)).fold(0, u64::saturating_add);
+        if self.dropped.is_empty() { rest } else { 0 }
     }
 }
