@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import images
@@ -187,7 +188,11 @@ class Cluster:
         )
         # What other parts need of it: before, they have no rights. Its check of everything may fail for long under load.
         rights = "/readyz/poststarthook/rbac/bootstrap-roles"
-        wait_until(HANG, "the API server is ready", lambda: self.kubectl("get", "--raw", rights, check=False) == "ok")
+        while self.kubectl("get", "--raw", rights, check=False) != "ok":
+            used = self.control.cpu_seconds("apiserver")
+            if used is None or used > HANG:
+                raise Wrong(f"the API server is not ready after {used} CPU seconds (None: it has ended): {self.control.said('apiserver')}")
+            time.sleep(0.1)
 
     # --- nodes ---
 

@@ -77,6 +77,18 @@ class Machine:
     def pid_of(self, name):
         return int((self.pid_file.parent / f"{self.name}.{name}").read_text())
 
+    def cpu_seconds(self, name):
+        """Of a daemon of it; None: it has ended."""
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{self.pid_of(name)}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            if words[0] != "Z":
+                return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return None
+
+    def said(self, name):
+        """The end of its log."""
+        return (self.log / f"{self.name}-{name}").read_text(encoding="utf-8", errors="replace")[-1500:]
+
     def kill(self, name, how=signal.SIGKILL):
         """Ends a daemon of it."""
         pid = self.pid_of(name)
