@@ -61,7 +61,9 @@ type double struct {
 	working  sync.Map
 	prepared atomic.Int64
 	failed   atomic.Int64
-	nanos    atomic.Int64
+	// never are claims whose pod did not run in the time that it had.
+	never atomic.Int64
+	nanos atomic.Int64
 }
 
 func main() {
@@ -232,7 +234,7 @@ func (d *double) load(ctx context.Context) {
 		}
 	}
 	all.Wait()
-	fmt.Printf("%d made and deleted in %.1f s\n", *count, time.Since(began).Seconds())
+	fmt.Printf("%d made and deleted in %.1f s, %d never ran\n", *count, time.Since(began).Seconds(), d.never.Load())
 }
 
 func (d *double) one(ctx context.Context, name string, part int, patience time.Duration, waits bool) {
@@ -251,13 +253,14 @@ func (d *double) one(ctx context.Context, name string, part int, patience time.D
 	})
 	create(func() error { _, err := pods.Create(ctx, podCalled(name), metav1.CreateOptions{}); return err })
 	// Most run before they are deleted; others are deleted whatever they do.
-	limit := time.Now().Add(hang)
-	for waits && time.Now().Before(limit) {
+	limit, runs := time.Now().Add(hang), !waits
+	for !runs && time.Now().Before(limit) {
 		object, there, _ := d.pods.GetByKey(namespace + "/" + name)
-		if there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning {
-			break
-		}
+		runs = there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning
 		time.Sleep(retry / 2)
+	}
+	if !runs {
+		d.never.Add(1)
 	}
 	time.Sleep(patience)
 	remove := func(delete func() error) {

@@ -105,14 +105,14 @@ func TestParametersAreOfTheirRequests(t *testing.T) {
 	class, claim := resourceapi.AllocationConfigSourceClass, resourceapi.AllocationConfigSourceClaim
 	requests := []string{"a", "b/one"}
 	plan, err := planOf(requests, of(entry(class, `, "apis": ["opencl"], "cap": "50%", "sessions": 3`), "a"),
-		of(entry(class, `, "apis": ["cuda"], "cap": "40%", "threads": 9, "limits": {"handles": "5"}`), "b"),
+		of(entry(class, `, "apis": ["opencl"], "cap": "40%", "threads": 9, "limits": {"handles": "5"}`), "b"),
 		of(entry(claim, `, "limits": {"handles": "7"}, "priority": -2`), "a"), of(entry(claim, `, "cap": "1%"`), "b/two"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := func(device string) (string, []string, error) { return device, []string{"cuda", "nvml", "opencl"}, nil }
 	grant, err := plan.Grant(node.Entrance{Key: "k"}, names)
-	if err != nil || strings.Join(grant.APIs, " ") != "cuda opencl" || *grant.Cap != 400 || *grant.Sessions != 3 || *grant.Threads != 9 ||
+	if err != nil || strings.Join(grant.APIs, " ") != "opencl" || *grant.Cap != 400 || *grant.Sessions != 3 || *grant.Threads != 9 ||
 		grant.Limits["handles"] != 5 || grant.Priority != -2 {
 		t.Fatalf("%+v %v", grant, err)
 	}
@@ -123,7 +123,25 @@ func TestParametersAreOfTheirRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := plan.Grant(node.Entrance{Key: "k"}, names); err == nil || !strings.Contains(err.Error(), "apis: opae: the device has") {
+	if _, err := plan.Grant(node.Entrance{Key: "k"}, names); !IsForUser(err) || !strings.Contains(err.Error(), "apis: opae: the device has") {
 		t.Fatal(err)
+	}
+	// What one request leaves out of its device's another one would bring back.
+	for _, other := range []string{"", `, "apis": ["cuda"]`} {
+		plan, err = planOf(requests, of(entry(class, `, "apis": ["opencl"]`), "a"), of(entry(class, other), "b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plan.Grant(node.Entrance{Key: "k"}, names); !IsForUser(err) || !strings.Contains(err.Error(), "request a leaves cuda out") {
+			t.Fatal(err)
+		}
+	}
+	// A device that has it not leaves nothing out.
+	less := func(device string) (string, []string, error) {
+		return device, []string{"opencl", "cuda"}[:1+strings.Count(device, "b")], nil
+	}
+	plan, _ = planOf(requests)
+	if grant, err := plan.Grant(node.Entrance{Key: "k"}, less); err != nil || len(grant.APIs) != 2 {
+		t.Fatalf("%+v %v", grant, err)
 	}
 }

@@ -2,6 +2,7 @@
 package claims
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -43,6 +44,20 @@ type Plan struct {
 	Config AcceleratorConfig
 }
 
+// Mistake is what only the author of a claim or of its class can mend.
+type Mistake struct{ text string }
+
+func (m *Mistake) Error() string { return m.text }
+
+func mistake(format string, values ...any) error { return &Mistake{fmt.Sprintf(format, values...)} }
+
+// IsForUser says whether asking again is of no use.
+func IsForUser(err error) bool {
+	var wrong *Mistake
+	var field *FieldError
+	return errors.As(err, &wrong) || errors.As(err, &field)
+}
+
 // Tenant is the name of the claim's grant.
 func Tenant(uid string) string { return TenantPrefix + uid }
 
@@ -58,7 +73,7 @@ func Of(claim *resourceapi.ResourceClaim) (*Plan, error) {
 			continue
 		}
 		if result.AdminAccess != nil && *result.AdminAccess {
-			return nil, fmt.Errorf("request %s: there is no admin access to accelerators; leave adminAccess out", result.Request)
+			return nil, mistake("request %s: there is no admin access to accelerators; leave adminAccess out", result.Request)
 		}
 		memory, share := result.ConsumedCapacity[Memory], result.ConsumedCapacity[Share]
 		part := Part{result.Request, result.Pool, result.Device, result.ShareID, memory.Value(), share.Value(), nil}
@@ -67,7 +82,7 @@ func Of(claim *resourceapi.ResourceClaim) (*Plan, error) {
 			continue
 		}
 		if plan.Pool != "" && plan.Pool != part.Pool {
-			return nil, fmt.Errorf("its devices are of two nodes, %s and %s, but a claim's are of one: make two claims, or a "+
+			return nil, mistake("its devices are of two nodes, %s and %s, but a claim's are of one: make two claims, or a "+
 				"constraint with matchAttribute %s/node", plan.Pool, part.Pool, Driver)
 		}
 		plan.Pool = part.Pool
@@ -123,11 +138,14 @@ func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, 
 		Threads: p.Config.Threads}
 	shares, memory := map[string]int64{}, map[string]int64{}
 	var apis []string
+	// What a part leaves out of its device's APIs, with the part's request.
+	leftOut := map[string]string{}
 	for _, part := range p.Parts {
-		name, its, err := names(part.Device)
+		name, all, err := names(part.Device)
 		if err != nil {
 			return grant, err
 		}
+		its := all
 		if !slices.Contains(grant.OnlyDevices, name) {
 			grant.OnlyDevices = append(grant.OnlyDevices, name)
 		}
@@ -135,23 +153,34 @@ func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, 
 			return grant, err
 		}
 		apis = append(apis, its...)
+		for _, api := range all {
+			if !slices.Contains(its, api) {
+				leftOut[api] = part.Request
+			}
+		}
 		shares[name] += part.Share
 		memory[name] += part.Memory
 	}
 	for _, name := range grant.OnlyDevices {
 		grant.DeviceLimits = append(grant.DeviceLimits, node.DeviceLimit{Device: name, Resource: "device_memory", Limit: memory[name]})
 		if shares[name] != shares[grant.OnlyDevices[0]] {
-			return grant, fmt.Errorf("its shares of the devices %s and %s are not the same: make two claims", grant.OnlyDevices[0], name)
+			return grant, mistake("its shares of the devices %s and %s are not the same: make two claims", grant.OnlyDevices[0], name)
 		}
 	}
 	if share := shares[grant.OnlyDevices[0]]; share > 0 {
 		if share > wholeShare {
-			return grant, fmt.Errorf("its share of %s is more than %d together", grant.OnlyDevices[0], wholeShare)
+			return grant, mistake("its share of %s is more than %d together", grant.OnlyDevices[0], wholeShare)
 		}
 		grant.Share = &share
 	}
 	slices.Sort(apis)
 	grant.APIs = slices.Compact(apis)
+	// A tenant may use all of its devices by all of its APIs.
+	for _, api := range grant.APIs {
+		if request, ok := leftOut[api]; ok {
+			return grant, mistake("request %s leaves %s out of the APIs of its device, and another request has it: make two claims", request, api)
+		}
+	}
 	return grant, p.Config.apply(&grant)
 }
 

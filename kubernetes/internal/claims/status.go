@@ -2,8 +2,11 @@ package claims
 
 import (
 	"encoding/json"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Access is what the node of a pod writes into the claim's status for the node of the device: the key that it will show.
@@ -34,6 +37,29 @@ func StatusOf(claim *resourceapi.ResourceClaim, part Part) *resourceapi.Allocate
 		}
 	}
 	return nil
+}
+
+// AnswerTo is what the device's node has answered to a key; nil: nothing yet.
+func AnswerTo(claim *resourceapi.ResourceClaim, part Part, key string) *metav1.Condition {
+	status := StatusOf(claim, part)
+	if status == nil {
+		return nil
+	}
+	ready := meta.FindStatusCondition(status.Conditions, Ready)
+	if ready == nil || !strings.HasSuffix(ready.Message, key) {
+		return nil
+	}
+	return ready
+}
+
+// IsReady says whether the device's node has granted a claim to a key.
+func IsReady(claim *resourceapi.ResourceClaim, plan *Plan, key string) bool {
+	for _, part := range plan.Parts {
+		if answer := AnswerTo(claim, part, key); answer != nil && answer.Status == metav1.ConditionTrue {
+			return true
+		}
+	}
+	return false
 }
 
 // KeyOf is the key that the pod's node has written for a claim; empty: none.

@@ -25,6 +25,8 @@ const (
 	sweepInterval = 30 * time.Second
 	retryFirst    = 200 * time.Millisecond
 	retryMost     = 30 * time.Second
+	// What a claim has left is taken back within that, or the next one's is: a session may hang in its device's driver.
+	revokePatience = 10 * time.Second
 )
 
 // Watch answers claims of other nodes' pods for devices of this node, and takes back what no claim has any more, until the context
@@ -114,13 +116,16 @@ func (d *Driver) answer(ctx context.Context, claim *resourceapi.ResourceClaim) e
 		refusal = d.grantKey(ctx, plan, key)
 	}
 	d.Metrics.Count(metrics.Answer, d.now().Sub(began), refusal)
-	var said *node.Refusal
-	told := d.tellReady(ctx, claim, plan, key, refusal)
-	if refusal != nil && (errors.As(refusal, &said) || errors.Is(refusal, node.ErrUnknown)) {
-		// It may be free later: another claim's is being taken back.
-		return errors.Join(refusal, told)
+	if errors.Is(refusal, node.ErrAway) && claims.IsReady(claim, plan, key) {
+		// It has its grant, which is there again with the daemon.
+		return refusal
 	}
-	return told
+	told := d.tellReady(ctx, claim, plan, key, refusal)
+	if claims.IsForUser(refusal) {
+		return told
+	}
+	// It may be granted later: another claim's is being taken back, or the daemon or the device is away.
+	return errors.Join(refusal, told)
 }
 
 func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) error {
@@ -135,7 +140,7 @@ func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) er
 	for _, one := range held {
 		// The pod's node has made another key, for instance after its claim was unprepared there.
 		if one.Name == grant.Name && one.Entrance != grant.Entrance {
-			if err := d.node.Revoke(ctx, grant.Name); err != nil {
+			if err := d.revoke(ctx, grant.Name); err != nil {
 				return err
 			}
 		}
@@ -204,6 +209,13 @@ func (d *Driver) sweepLocked(ctx context.Context, claim claimName) error {
 	}
 	klog.FromContext(ctx).Info("taking back what a claim has left", "uid", claim.uid)
 	return d.takeBack(ctx, claim.uid)
+}
+
+// revoke takes a grant back, as far as that goes within d.patience.
+func (d *Driver) revoke(ctx context.Context, grant string) error {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	return d.node.Revoke(ctx, grant)
 }
 
 // find is a claim as it is now; nil: it is gone.

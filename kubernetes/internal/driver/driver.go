@@ -55,6 +55,8 @@ type Driver struct {
 	hook func(step string) error
 	// now is the clock; tests have another one.
 	now func() time.Time
+	// patience with sessions of a grant that is taken back; tests have less.
+	patience time.Duration
 	// changed wakes the publisher.
 	changed chan struct{}
 
@@ -65,6 +67,8 @@ type Driver struct {
 	health  health
 	// stance is what the node's object says.
 	stance stance
+	// evacuations that have begun.
+	evacuations int
 	// claims of the whole cluster, as far as they are known; nil before Watch.
 	claims listers.ResourceClaimLister
 	// gone are claims that were deleted or are not allocated any more.
@@ -79,7 +83,7 @@ type Driver struct {
 func New(settings Settings, client kubernetes.Interface, daemon node.Node, kept *store.Store, files cdi.Files) *Driver {
 	return &Driver{Settings: settings, Metrics: metrics.New(), client: client, node: daemon, store: kept, cdi: files, busy: map[string]*lock{},
 		told: map[types.UID]string{}, mine: map[string]bool{}, gone: make(chan claimName, 1024),
-		now: time.Now, changed: make(chan struct{}, 1)}
+		now: time.Now, patience: revokePatience, changed: make(chan struct{}, 1)}
 }
 
 // lock of one claim, while somebody has it or waits for it.
@@ -157,6 +161,11 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	}
 	defer d.lock(plan.UID)()
 	d.mark(plan.UID, true)
+	before, err := d.store.Get(plan.UID)
+	if err != nil && !errors.Is(err, store.ErrDamaged) {
+		return nil, err
+	}
+	isNew := before == nil || before.State != store.Prepared
 	entry := store.Entry{UID: plan.UID, Namespace: plan.Namespace, Name: plan.Name, State: store.Preparing}
 	if plan.IsRemote(d.Node) {
 		entry.Pool = plan.Pool
@@ -166,9 +175,9 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	}
 	var apis []string
 	if plan.IsRemote(d.Node) {
-		apis, err = d.grantRemote(ctx, plan)
+		apis, err = d.grantRemote(ctx, plan, isNew)
 	} else {
-		apis, err = d.grantHere(ctx, plan)
+		apis, err = d.grantHere(ctx, plan, isNew)
 	}
 	if err != nil {
 		return nil, err
@@ -197,7 +206,7 @@ func (d *Driver) forContainers(apis []string) []string {
 	return slices.DeleteFunc(slices.Clone(apis), func(api string) bool { return !d.cdi.Has(api) })
 }
 
-func (d *Driver) grantHere(ctx context.Context, plan *claims.Plan) ([]string, error) {
+func (d *Driver) grantHere(ctx context.Context, plan *claims.Plan, isNew bool) ([]string, error) {
 	grant, err := plan.Grant(node.Entrance{Socket: d.folder(plan.UID)}, d.named)
 	if err != nil {
 		return nil, err
@@ -205,10 +214,33 @@ func (d *Driver) grantHere(ctx context.Context, plan *claims.Plan) ([]string, er
 	if err := d.step("grant"); err != nil {
 		return nil, err
 	}
-	if _, err := d.make(ctx, grant); err != nil {
+	if _, err := d.makeFor(ctx, grant, isNew); err != nil {
 		return nil, fmt.Errorf("node %s: %w", d.Node, err)
 	}
 	return grant.APIs, nil
+}
+
+// makeFor makes the grant of a claim of this node's pod. One of another way in or out is in the way of a claim that is not prepared
+// yet: it was for another node's pod, or for another address of the devices' node.
+func (d *Driver) makeFor(ctx context.Context, grant node.Grant, isNew bool) (node.GrantReport, error) {
+	report, refusal := d.make(ctx, grant)
+	var said *node.Refusal
+	if !isNew || !errors.As(refusal, &said) {
+		return report, refusal
+	}
+	held, err := d.node.Grants(ctx)
+	if err != nil {
+		return report, errors.Join(refusal, err)
+	}
+	for _, one := range held {
+		if one.Name == grant.Name && (one.Entrance != grant.Entrance || !one.Via.LeadsTo(grant.Via)) {
+			if err := d.revoke(ctx, grant.Name); err != nil {
+				return report, errors.Join(refusal, err)
+			}
+			return d.make(ctx, grant)
+		}
+	}
+	return report, refusal
 }
 
 // make has the daemon make a grant, and counts how long that takes.
@@ -272,7 +304,7 @@ func (d *Driver) takeBack(ctx context.Context, uid string) error {
 	if err := d.step("revoke"); err != nil {
 		return err
 	}
-	if err := d.node.Revoke(ctx, claims.Tenant(uid)); err != nil {
+	if err := d.revoke(ctx, claims.Tenant(uid)); err != nil {
 		return fmt.Errorf("node %s: %w", d.Node, err)
 	}
 	if err := d.step("forget"); err != nil {

@@ -33,6 +33,8 @@ type daemon struct {
 	list   []node.Device
 	away   bool
 	keys   int
+	// hangs is the grant of which a session does not end.
+	hangs string
 	// sessions, and why some cannot be parked.
 	sessions []node.Session
 	stuck    map[uint64]string
@@ -44,7 +46,7 @@ func (d *daemon) Devices(context.Context) ([]node.Device, error) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.away {
-		return nil, errors.New("away")
+		return nil, node.ErrAway
 	}
 	return d.list, nil
 }
@@ -52,6 +54,9 @@ func (d *daemon) Devices(context.Context) ([]node.Device, error) {
 func (d *daemon) Grants(context.Context) ([]node.GrantReport, error) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
+	if d.away {
+		return nil, node.ErrAway
+	}
 	var all []node.GrantReport
 	for _, grant := range d.grants {
 		all = append(all, node.GrantReport{Grant: grant})
@@ -63,10 +68,10 @@ func (d *daemon) Grant(_ context.Context, grant node.Grant) (node.GrantReport, e
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.away {
-		return node.GrantReport{}, errors.New("away")
+		return node.GrantReport{}, node.ErrAway
 	}
 	held, known := d.grants[grant.Name]
-	if known && held.Entrance != grant.Entrance {
+	if known && (held.Entrance != grant.Entrance || !held.Via.LeadsTo(grant.Via)) {
 		return node.GrantReport{}, &node.Refusal{Reason: "another entrance"}
 	}
 	var sum int64
@@ -92,11 +97,15 @@ func (d *daemon) Grant(_ context.Context, grant node.Grant) (node.GrantReport, e
 	return node.GrantReport{Grant: grant}, nil
 }
 
-func (d *daemon) Revoke(_ context.Context, name string) error {
+func (d *daemon) Revoke(ctx context.Context, name string) error {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.away {
-		return errors.New("away")
+		return node.ErrAway
+	}
+	if name == d.hangs {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	delete(d.grants, name)
 	return nil
@@ -105,6 +114,9 @@ func (d *daemon) Revoke(_ context.Context, name string) error {
 func (d *daemon) Sessions(context.Context) ([]node.Session, error) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
+	if d.away {
+		return nil, node.ErrAway
+	}
 	return slices.Clone(d.sessions), nil
 }
 
@@ -468,6 +480,7 @@ func TestTheDaemonIsAway(t *testing.T) {
 	if err := w.driver("n1", nil).unprepare(t.Context(), "u1"); err == nil {
 		t.Fatal("unprepared")
 	}
+	w.nodes["n1"].away = false
 	if !slices.Equal(w.left("n1"), []string{"u1"}) {
 		t.Fatal(w.left("n1"))
 	}

@@ -192,8 +192,17 @@ func TestEvacuated(t *testing.T) {
 			evicted.Add(1)
 		}
 	}
+	// Nobody is evicted before the daemon, which is away for a moment, was asked. What an earlier evacuation has found says nothing.
+	daemon.setAway(true)
+	driver.stand(t.Context(), standing(true, true))
+	driver.stand(t.Context(), standing(true, false))
 	driver.stand(t.Context(), standing(true, true))
 	driver.stand(t.Context(), standing(true, true))
+	time.Sleep(2 * awayPoll)
+	if driver.isParking(1) || !driver.isParking(2) {
+		t.Fatalf("%+v", driver.stance)
+	}
+	daemon.setAway(false)
 	for {
 		resources, err := driver.look(t.Context())
 		if err != nil {

@@ -27,7 +27,7 @@ func (d *Driver) manager(what string) string { return "aviary-" + what + "-" + d
 
 // grantRemote asks the node that has the devices for a grant for a key of this node's, and makes a grant whose guests are carried
 // there. Nothing secret leaves this node.
-func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, error) {
+func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan, isNew bool) ([]string, error) {
 	far, err := d.published(ctx, plan)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (d *Driver) grantRemote(ctx context.Context, plan *claims.Plan) ([]string, 
 	if err := d.step("grant"); err != nil {
 		return nil, err
 	}
-	report, err := d.make(ctx, plan.Relay(d.folder(plan.UID), far.address, far.pin))
+	report, err := d.makeFor(ctx, plan.Relay(d.folder(plan.UID), far.address, far.pin), isNew)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", d.Node, err)
 	}
@@ -107,14 +107,11 @@ func (d *Driver) ask(ctx context.Context, plan *claims.Plan, key string) error {
 		if err != nil {
 			return err
 		}
-		if status := claims.StatusOf(claim, plan.Parts[0]); status != nil {
-			ready := meta.FindStatusCondition(status.Conditions, claims.Ready)
-			if ready != nil && strings.HasSuffix(ready.Message, key) {
-				if ready.Status == metav1.ConditionTrue {
-					return nil
-				}
-				return fmt.Errorf("node %s refuses the claim: %s", plan.Pool, strings.TrimSuffix(ready.Message, " key "+key))
+		if answer := claims.AnswerTo(claim, plan.Parts[0], key); answer != nil {
+			if answer.Status == metav1.ConditionTrue {
+				return nil
 			}
+			return fmt.Errorf("node %s refuses the claim: %s", plan.Pool, strings.TrimSuffix(answer.Message, " key "+key))
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("node %s, which has the device, has not answered within %s: is its plugin running?", plan.Pool, d.Patience)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -17,10 +18,17 @@ import (
 	"k8s.io/klog/v2"
 
 	"aviary.dev/kubernetes/internal/claims"
+	"aviary.dev/kubernetes/internal/node"
 )
 
 // Evacuate is the annotation of a node whose devices are to be left. Its value does not matter.
 const Evacuate = "aviary.dev/evacuate"
+
+// How long an evacuation waits for a daemon that is away, and how often it asks.
+const (
+	awayPatience = time.Minute
+	awayPoll     = 200 * time.Millisecond
+)
 
 // evacuation of the node's devices: staying -> parking -> leaving, and back to staying when the annotation goes.
 type evacuation int
@@ -55,11 +63,11 @@ func (d *Driver) WatchNode(ctx context.Context) error {
 }
 
 // stand takes over what the node's object says.
-func (d *Driver) stand(ctx context.Context, node *corev1.Node) {
-	_, wanted := node.Annotations[Evacuate]
+func (d *Driver) stand(ctx context.Context, object *corev1.Node) {
+	_, wanted := object.Annotations[Evacuate]
 	d.mutex.Lock()
 	before := d.stance
-	d.stance.cordoned = node.Spec.Unschedulable
+	d.stance.cordoned = object.Spec.Unschedulable
 	switch {
 	case !wanted:
 		d.stance.evacuation = staying
@@ -67,21 +75,49 @@ func (d *Driver) stand(ctx context.Context, node *corev1.Node) {
 		d.stance.evacuation = parking
 	}
 	now := d.stance
+	begins := now.evacuation == parking && before.evacuation == staying
+	if begins {
+		d.evacuations++
+	}
+	number := d.evacuations
 	d.mutex.Unlock()
 	if now != before {
 		d.wakePublisher()
 	}
-	if now.evacuation == parking && before.evacuation == staying {
-		go d.parkAll(ctx)
+	if begins {
+		go d.parkAll(ctx, number)
 	}
 }
 
-// parkAll takes what can be taken off this node's devices, and then lets the pods be evicted.
-func (d *Driver) parkAll(ctx context.Context) {
-	sessions, err := d.node.Sessions(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "sessions are not parked")
+// isParking says whether that evacuation is still wanted; another one may have begun since.
+func (d *Driver) isParking(number int) bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.stance.evacuation == parking && d.evacuations == number
+}
+
+// sessions of the node, which may be away for a moment; none if it stays away or the evacuation is over.
+func (d *Driver) sessions(ctx context.Context, number int) []node.Session {
+	for end := d.now().Add(awayPatience); ; {
+		sessions, err := d.node.Sessions(ctx)
+		if err == nil {
+			return sessions
+		}
+		if !d.isParking(number) || d.now().After(end) {
+			klog.FromContext(ctx).Error(err, "sessions are not parked")
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(awayPoll):
+		}
 	}
+}
+
+// parkAll takes what can be taken off this node's devices, and then lets the pods be evicted. `number` is the evacuation's.
+func (d *Driver) parkAll(ctx context.Context, number int) {
+	sessions := d.sessions(ctx, number)
 	var tried []uint64
 	for _, session := range sessions {
 		uid, ours := strings.CutPrefix(session.Tenant, claims.TenantPrefix)
@@ -99,7 +135,7 @@ func (d *Driver) parkAll(ctx context.Context) {
 		}
 	}
 	d.mutex.Lock()
-	if d.stance.evacuation == parking {
+	if d.stance.evacuation == parking && d.evacuations == number {
 		d.stance.evacuation = leaving
 	}
 	d.mutex.Unlock()

@@ -32,6 +32,9 @@ type Node interface {
 // ErrUnknown says that a question has no answer yet: ask again.
 var ErrUnknown = errors.New("the node daemon has not listed its devices yet")
 
+// ErrAway says that no daemon answers: it is being restarted, for instance.
+var ErrAway = errors.New("the node daemon of this machine does not answer")
+
 // Device is one line of `aviary devices --json`.
 type Device struct {
 	API     string  `json:"api"`
@@ -64,6 +67,11 @@ type Via struct {
 	Node string `json:"node"`
 	Pin  string `json:"pin"`
 	Key  string `json:"key,omitempty"`
+}
+
+// LeadsTo says whether both are the same way, or none.
+func (v *Via) LeadsTo(other *Via) bool {
+	return v == nil && other == nil || v != nil && other != nil && v.Node == other.Node && v.Pin == other.Pin
 }
 
 // Functions are those of an API that guests may call.
@@ -114,7 +122,7 @@ func (d Daemon) ask(ctx context.Context, request, answer any) error {
 	base := strings.TrimSuffix(d.Socket, filepath.Ext(d.Socket))
 	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", base+".admin")
 	if err != nil {
-		return fmt.Errorf("the node daemon of this machine does not answer: %w", err)
+		return fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	defer connection.Close()
 	deadline := time.Now().Add(patience)
@@ -133,11 +141,11 @@ func (d Daemon) ask(ctx context.Context, request, answer any) error {
 		return err
 	}
 	if _, err := connection.Write(line.Bytes()); err != nil {
-		return fmt.Errorf("the node daemon of this machine does not answer: %w", err)
+		return fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	said, err := io.ReadAll(io.LimitReader(connection, maximum))
 	if err != nil {
-		return fmt.Errorf("the node daemon of this machine does not answer: %w", err)
+		return fmt.Errorf("%w: %w", ErrAway, err)
 	}
 	var refusal struct {
 		Error *string `json:"error"`
