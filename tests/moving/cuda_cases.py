@@ -71,8 +71,8 @@ COPY_BUFFERS = 8 << 20
 HOST_SWAP = 24 << 20
 # What two programs share that each use all that they are told of.
 SHARED_MIB = 64
-# Of a device whose pieces have two granules: what programs allocate in more than one. They copy, fill, launch, and open one another's.
-PIECES_MIB = 1024
+# Of a device whose pieces have one granule: what programs allocate in more than one. They copy, fill, launch, and open one another's.
+PIECES_MIB = 256
 IN_PIECES = ("transfers", "vectors", "graphs", "pools", "mapped", "sharing", "threads")
 # What a device has of which the node believes that it has so much: room for one `evicted`, not for two.
 SHORT_MIB = 14

@@ -106,6 +106,9 @@ static CUresult open_memory(CUdeviceptr *pointer, CUdevice *device, const aviary
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&opened_lock);
     struct opened *found = cuda_fetched.there ? NULL : find_opened(&part->name);
+    /* The program says which part it is: what is not in the memory is not opened, as a call that fails is not charged. */
+    if (cuda_fetched.there && (part->offset >= cuda_fetched.bytes || part->bytes > cuda_fetched.bytes - part->offset))
+        cuda_drop_fetched();
     if (!found)
         status = cuda_fetched.there ? open_new(part, &found) : CUDA_ERROR_INVALID_VALUE;
     if (found && (part->offset >= found->bytes || part->bytes > found->bytes - part->offset))
@@ -142,9 +145,10 @@ static CUresult close_memory(CUdeviceptr pointer) {
     struct opened **link = opened_at(pointer), *found = *link;
     if (!found) {
         status = CUDA_ERROR_INVALID_VALUE;
-    } else if (--found->count == 0) {
+    } else if (found->count > 1) {
+        found->count--;
+    } else if ((status = cuMemUnmap(found->base, found->bytes)) == CUDA_SUCCESS) {
         *link = found->next;
-        status = cuMemUnmap(found->base, found->bytes);
         cuda_end_reservation(found->base, found->bytes);
         aviary_charge_return(found->number);
         free(found);

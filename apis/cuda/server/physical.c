@@ -229,8 +229,31 @@ void *cuda_map_function(void) {
     return (void *)map_physical;
 }
 
-void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
+/* With the lock: true if the range is of whole mappings, with nothing between them. Memory in pieces is one mapping for the application,
+ * and several for the driver, which would take a part of them away. */
+static int are_whole(CUdeviceptr base, size_t bytes) {
+    size_t covered = 0;
+    for (const struct mapping *mapping = mappings; mapping; mapping = mapping->next) {
+        int begins_in = mapping->base >= base && mapping->base - base < bytes;
+        if (!begins_in && (mapping->base > base || base - mapping->base >= mapping->bytes))
+            continue;
+        if (!begins_in || mapping->bytes > bytes - (mapping->base - base))
+            return 0;
+        covered += mapping->bytes;
+    }
+    return covered == bytes;
+}
+
+/* Access is for whole mappings, too. */
+int cuda_may_allow(CUdeviceptr base, size_t bytes) {
     pthread_mutex_lock(&physical_lock);
+    int may = are_whole(base, bytes);
+    pthread_mutex_unlock(&physical_lock);
+    return may;
+}
+
+/* With the lock. */
+static void drop_mappings(CUdeviceptr base, size_t bytes) {
     for (struct mapping **link = &mappings; *link;) {
         struct mapping *mapping = *link;
         if (mapping->base < base || mapping->base - base >= bytes) {
@@ -243,7 +266,19 @@ void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
         free(mapping->access);
         free(mapping);
     }
+}
+
+static CUresult unmap_physical(CUdeviceptr base, size_t bytes) {
+    pthread_mutex_lock(&physical_lock);
+    CUresult status = bytes && are_whole(base, bytes) ? cuMemUnmap(base, bytes) : CUDA_ERROR_INVALID_VALUE;
+    if (status == CUDA_SUCCESS)
+        drop_mappings(base, bytes);
     pthread_mutex_unlock(&physical_lock);
+    return status;
+}
+
+void *cuda_unmap_function(void) {
+    return (void *)unmap_physical;
 }
 
 /* True if anything is mapped there. */

@@ -26,14 +26,16 @@ static size_t pieces_of(const CUmemAllocationProp *property, size_t bytes) {
 
 /* Divides it equally into at most so many pieces of whole granules, of which there are none yet. */
 static CUresult divide(struct cuda_memory *memory, size_t count) {
-    size_t granule = 0;
+    size_t granule = 1;
+    CUresult status = CUDA_SUCCESS;
     if (!memory->bytes || !count)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = cuMemGetAllocationGranularity(&granule, &memory->property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    /* One piece is what was asked for: the driver says what is wrong with its size. */
+    if (count > 1)
+        status = cuMemGetAllocationGranularity(&granule, &memory->property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (status != CUDA_SUCCESS || !granule)
         return status == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : status;
-    /* One piece is what was asked for: the driver says what is wrong with its size. */
-    memory->piece_bytes = count == 1 ? memory->bytes : divide_up(divide_up(memory->bytes, count), granule) * granule;
+    memory->piece_bytes = divide_up(divide_up(memory->bytes, count), granule) * granule;
     memory->count = divide_up(memory->bytes, memory->piece_bytes);
     memory->pieces = calloc(memory->count, sizeof *memory->pieces);
     for (size_t i = 0; memory->pieces && i < memory->count; i++)
@@ -48,21 +50,25 @@ CUresult cuda_make_piece(struct cuda_memory *memory, size_t piece) {
     return status;
 }
 
+static void forget_descriptor(struct cuda_piece *piece) {
+    if (piece->descriptor >= 0)
+        close(piece->descriptor);
+    piece->descriptor = -1;
+}
+
 void cuda_drop_piece(struct cuda_memory *memory, size_t piece) {
-    struct cuda_piece dropped = memory->pieces[piece];
-    memory->pieces[piece] = (struct cuda_piece){0, -1};
+    CUmemGenericAllocationHandle dropped = memory->pieces[piece].memory;
     /* A descriptor holds on to the memory, too. */
-    if (dropped.descriptor >= 0)
-        close(dropped.descriptor);
-    cuMemRelease(dropped.memory);
+    forget_descriptor(&memory->pieces[piece]);
+    memory->pieces[piece].memory = 0;
+    cuMemRelease(dropped);
 }
 
 CUresult cuda_release_memory(struct cuda_memory *memory) {
     CUresult status = CUDA_SUCCESS;
     cuda_end_offer(&memory->offer);
     for (size_t i = 0; memory->pieces && i < memory->count; i++) {
-        if (memory->pieces[i].descriptor >= 0)
-            close(memory->pieces[i].descriptor);
+        forget_descriptor(&memory->pieces[i]);
         if (memory->pieces[i].memory)
             status = cuMemRelease(memory->pieces[i].memory);
     }
@@ -145,12 +151,20 @@ CUresult cuda_offer_memory(struct cuda_memory *memory) {
     if (memory->offer.stands)
         return CUDA_SUCCESS;
     int *descriptors = calloc(memory->count, sizeof *descriptors);
-    CUresult status = descriptors ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t i = 0; status == CUDA_SUCCESS && i < memory->count; i++)
+    unsigned char *are_new = calloc(memory->count, sizeof *are_new);
+    CUresult status = descriptors && are_new ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; status == CUDA_SUCCESS && i < memory->count; i++) {
+        are_new[i] = memory->pieces[i].descriptor < 0;
         if ((descriptors[i] = cuda_export_piece(memory, i)) < 0)
             status = CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (status == CUDA_SUCCESS)
         status = cuda_offer_pieces(&memory->offer, descriptors, memory->count, memory->bytes, memory->property.location.id);
+    /* The process has only so many descriptors. */
+    for (size_t i = 0; status != CUDA_SUCCESS && are_new && i < memory->count; i++)
+        if (are_new[i])
+            forget_descriptor(&memory->pieces[i]);
     free(descriptors);
+    free(are_new);
     return status;
 }

@@ -304,7 +304,8 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
             return CUDA_ERROR_INVALID_VALUE;
     for (CUdeviceptr at = address; at < end;) {
         struct block *block = memory_find(at);
-        if (!block || block->kind != BLOCK_MAPPED)
+        /* An H200 takes whole mappings only. */
+        if (!block || block->kind != BLOCK_MAPPED || block->start != at || block->size > end - at)
             return CUDA_ERROR_INVALID_VALUE;
         at = block->start + block->size;
     }

@@ -424,6 +424,10 @@ static void forged(void)
     memcpy(made.memory.reserved, true_ones.memory.reserved, 8);
     puts("an event as memory");
     TELL(cuIpcOpenMemHandle(&at, made.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    made.memory = true_ones.memory;
+    memset(made.memory.reserved + 32, 0x7f, 8);
+    puts("a part that is not in the memory");
+    TELL(cuIpcOpenMemHandle(&at, made.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     made.event = true_ones.event;
     made.event.reserved[31] ^= 1;
     puts("a secret that is a little wrong");

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LARGE = 10 << 20, WORDS = 1000 };
+enum { LARGE = 10 << 20, PART = 2 << 20, WORDS = 1000 };
 static int line;
 
 /* A message, perhaps with a descriptor. */
@@ -215,6 +215,7 @@ static void errors(void)
 {
     CUmemAllocationProp property = sharable();
     CUmemGenericAllocationHandle memory, own;
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUipcMemHandle handle = {"nonsense"};
     CUdeviceptr at, twice;
     int descriptor, ends[2], value = 3;
@@ -237,6 +238,11 @@ static void errors(void)
     MUST(cuMemsetD32(at, 5, 1));
     MUST(cuMemcpyDtoH(&value, twice, sizeof(value)));
     printf("the same memory twice: %d\n", value);
+    /* A mapping ends, and is allowed to devices, as a whole: also one whose memory has pieces of that size. */
+    TELL(cuMemUnmap(at, PART));
+    TELL(cuMemUnmap(at + PART, LARGE - PART));
+    TELL(cuMemSetAccess(at, PART, &access, 1));
+    MUST(cuMemcpyDtoH(&value, at, sizeof(value)));
     close(descriptor);
     MUST(cuMemRelease(own));
     MUST(cuMemRelease(memory));
