@@ -43,14 +43,17 @@ def refused(said, *words):
 def slices_of_others(cluster):
     """A plugin publishes its own pool of its own driver, and nothing else."""
     plugin = Plugin(cluster, "n2")
-    def slice_of(driver, pool, **place):
+    def slice_of(driver, pool, device=None, **place):
         return json.dumps({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "forged"},
                            "spec": {"driver": driver, "pool": {"name": pool, "generation": 99, "resourceSliceCount": 1},
-                                    "devices": [{"name": "forged"}], **(place or {"allNodes": True})}})
+                                    "devices": [{"name": "forged", **(device or {})}], **(place or {"allNodes": True})}})
     for document, word in (
         (slice_of(DRIVER, "n1"), "pool n1 is not that of node n2"),
         (slice_of("gpu.example.com", "n2"), "driver gpu.example.com is not the plugin's"),
         (slice_of(DRIVER, "n2", nodeName="n1"), "the slice is of node n1"),
+        (slice_of(DRIVER, "n2", {"attributes": {"node": {"string": "n1"}}}), "a device says that it is of another node than n2"),
+        (slice_of(DRIVER, "n2", {"attributes": {f"{DRIVER}/node": {"string": "n1"}}}), "a device says that it is of another node than n2"),
+        (slice_of(DRIVER, "n2", {"nodeName": "n1"}, perDeviceNodeSelection=True), "a device says that it is of another node than n2"),
     ):
         refused(plugin.tries("create", "-f", "-", given=document), "denied request", word)
     (own,) = [one for one in cluster.get("resourceslices")["items"] if one["spec"]["pool"]["name"] == "n1"]
