@@ -69,9 +69,6 @@ pub enum SwapReport {
         /// By device: what has left it since that order, as it was charged.
         #[serde(default)]
         freed: BTreeMap<String, u64>,
-        /// Bytes of shared devices that are still there and can leave, too.
-        #[serde(default)]
-        rest: u64,
     },
     /// The memory is where it was before the order.
     Stays {

@@ -57,7 +57,7 @@ pub struct Resident {
     pub gone: BTreeMap<usize, u64>,
     /// While it is leaving: bytes of its only device that must; `None`: all.
     pub part: Option<u64>,
-    /// While it is out: of what is still there some can leave, too.
+    /// While it is out: what is still there can leave, too. It was not asked to, or not for all of it.
     pub can_go_further: bool,
     /// While it is coming in: how much of what had left may be there; `None`: all of it.
     pub credit: Option<BTreeMap<usize, u64>>,
@@ -164,15 +164,16 @@ impl Resident {
         self.held.iter().all(|(other, bytes)| *other == device || *bytes == 0)
     }
 
-    /// What has left since it was told to; `can_go_further`: of what is still there some can leave, too.
-    pub fn has_left(&mut self, freed: &[(usize, u64)], can_go_further: bool) {
+    /// What has left since it was told to. What it was not told to take is still there, and can leave, too.
+    pub fn has_left(&mut self, freed: &[(usize, u64)]) {
         let mut kept = if self.place == Place::GoingFurther { self.kept.clone() } else { self.held.clone() };
         for (device, bytes) in freed {
             if let Some(there) = kept.get_mut(device) {
                 *there = there.saturating_sub(*bytes);
             }
         }
-        self.can_go_further = can_go_further && kept.values().any(|bytes| *bytes > 0);
+        let all: u64 = freed.iter().map(|(_, bytes)| *bytes).sum();
+        self.can_go_further = self.part.is_some_and(|part| all >= part) && kept.values().any(|bytes| *bytes > 0);
         (self.kept, self.not_before, self.gone, self.part) = (kept, 0, BTreeMap::new(), None);
     }
 

@@ -83,8 +83,7 @@ impl Memory {
                     goes_on.push(id);
                 }
                 Some(Way::Leaves(at, bytes)) if at <= now => {
-                    let rest = self.residency.members[&session].occupies(0) - bytes;
-                    self.residency.left(session, &[(0, bytes)], rest > 0, now).unwrap();
+                    self.residency.left(session, &[(0, bytes)], now).unwrap();
                     self.ways[id] = None;
                     // Its program calls at once.
                     self.residency.want(session, now);
