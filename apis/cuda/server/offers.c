@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 static uint64_t note_of(size_t bytes, int device) {
@@ -35,14 +34,11 @@ void cuda_end_offer(struct cuda_offer *offer) {
 
 /* The names of a list's offers in a file of their own. -1: there is no memory for it. */
 static int list_of(const struct cuda_offer *offer) {
-    int descriptor = memfd_create("aviary-pieces", MFD_CLOEXEC);
-    for (size_t i = 0; descriptor >= 0 && i < offer->piece_count; i++) {
-        const aviary_offer_name *name = &offer->pieces[i].name;
-        if (write(descriptor, name, sizeof *name) != (ssize_t)sizeof *name) {
-            close(descriptor);
-            return -1;
-        }
-    }
+    aviary_offer_name *names = calloc(offer->piece_count, sizeof *names);
+    for (size_t i = 0; names && i < offer->piece_count; i++)
+        names[i] = offer->pieces[i].name;
+    int descriptor = names ? cuda_new_sealed_file("aviary pieces", names, offer->piece_count * sizeof *names) : -1;
+    free(names);
     return descriptor;
 }
 
