@@ -5,7 +5,7 @@ import os
 import subprocess
 
 from granting import granting, holding, wait_for_sessions
-from harness.process import AVIARY, HANG, Wrong
+from harness.process import AVIARY, HANG, Wrong, wait_until
 
 
 def listed(tools, *options, health=None, api="testapi"):
@@ -51,6 +51,24 @@ def given_away(tools):
             raise Wrong(text)
 
 
+def memory_given_once(tools):
+    """Of a device that node.toml does not name, too, once its library was asked how much it has."""
+    with granting(tools) as node:
+        def known():
+            devices = node.ask("devices")["devices"] or []
+            return next((device for device in devices if device["api"] == "opencl"), None)
+
+        wait_until(HANG, "its devices are listed", known)
+        name, half = known()["name"], known()["memory"] // 2
+        node.grant("a", "--limit", f"device_memory@{name}={half}")
+        said = node.grant("b", "--limit", f"device_memory@{name}={half + 2}", status=1)
+        if name not in said or "memory" not in said:
+            raise Wrong(said)
+        node.grant("b", "--limit", f"device_memory@{name}={half}")
+        node.grant("c", "--share", "10")
+        node.grant("d", "--limit", f"device_memory@{name}={half}", "--overcommit")
+
+
 def of_opencl(tools):
     """What clinfo shows of the device."""
     devices = listed(tools, api="opencl")
@@ -68,5 +86,6 @@ CASES = {
     "devices without a node": without_a_node,
     "devices that are not healthy": unhealthy,
     "devices given away": given_away,
+    "memory is given once": memory_given_once,
     "devices of opencl": of_opencl,
 }

@@ -127,6 +127,11 @@ def forged(tools):
                     "grant stolen is not in force: the folder of the socket"):
             if why not in log:
                 raise Wrong(f"{why}: {log[-2000:]}")
+        # What could not be in force can be taken back all the same, once.
+        if [node.revoke("stolen")[field] for field in ("known", "done")] != [True, True] or (node.state / "stolen.json").exists():
+            raise Wrong("stolen is still there")
+        if node.revoke("stolen")["known"] or node.revoke("broken")["known"] or not (node.sockets / "stolen").exists():
+            raise Wrong("what is not a grant of this node was taken away")
         os.chown(node.state, 12_345, 0)
         node.process.terminate()
         node.process.wait(timeout=HANG)

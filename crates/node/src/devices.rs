@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -67,6 +68,12 @@ impl DeviceLister {
         }
     }
 
+    /// Bytes of the devices whose memory is known at `now`, by their names: of equal ones of an API together. None before they
+    /// were listed for the first time, which this does not wait for.
+    pub(crate) fn memories(&self, now: Instant) -> BTreeMap<String, u64> {
+        self.answer(now).devices.map_or_else(BTreeMap::new, |devices| memories(&devices))
+    }
+
     fn run(&self) {
         let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.0.list)()));
         let listed = listed.unwrap_or_else(|_| Err("listing the devices has panicked".to_owned()));
@@ -74,6 +81,24 @@ impl DeviceLister {
         state.last = Some((Instant::now(), listed));
         state.is_running = false;
     }
+}
+
+fn memories(devices: &Value) -> BTreeMap<String, u64> {
+    let mut by_api: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for device in devices.as_array().into_iter().flatten() {
+        let text = |field: &str| device.get(field).and_then(Value::as_str);
+        let bytes = device.get("memory").and_then(Value::as_u64).filter(|bytes| *bytes > 0);
+        if let (Some(api), Some(name), Some(bytes)) = (text("api"), text("name"), bytes) {
+            let sum = by_api.entry((api, name)).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+    let mut memories = BTreeMap::new();
+    for ((_, name), bytes) in by_api {
+        let most: &mut u64 = memories.entry(name.to_owned()).or_default();
+        *most = bytes.max(*most);
+    }
+    memories
 }
 
 impl std::fmt::Debug for DeviceLister {
@@ -117,6 +142,21 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::sync::mpsc::channel;
+
+    #[test]
+    fn memory_of_devices_is_known_by_name() {
+        let device = |api: &str, name: &str, memory: Value| json!({"api": api, "name": name, "memory": memory});
+        let listed = json!([
+            device("cuda", "H100", json!(80)),
+            device("cuda", "H100", json!(80)),
+            device("nvml", "H100", json!(81)),
+            device("testapi", "unknown", Value::Null),
+            device("opencl", "none", json!(0)),
+            "no device",
+        ]);
+        assert_eq!(memories(&listed), BTreeMap::from([("H100".to_owned(), 160)]));
+        assert_eq!(memories(&json!({})), BTreeMap::new());
+    }
 
     #[test]
     fn a_list_is_made_beside_the_answer_and_made_again_when_it_is_old() {

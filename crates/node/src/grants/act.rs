@@ -4,7 +4,7 @@
 //! without the node's lock, so that a slow one holds up no guest.
 
 use super::{
-    commitment::{Claim, Excess, excess},
+    commitment::{Claim, Excess, Stock, excess},
     entrance,
     error::GrantError,
     report::{GrantReport, report_of},
@@ -21,7 +21,7 @@ use aviary_control::Foreign;
 use std::{
     os::fd::AsFd,
     sync::{MutexGuard, PoisonError},
-    time::SystemTime,
+    time::{Instant, SystemTime},
 };
 
 impl CoreState {
@@ -140,7 +140,10 @@ impl Core {
         }
         let claims: Vec<Claim> =
             others().filter(|held| held.grant.via.is_none()).map(|held| claim(&held.grant)).collect();
-        match excess(&claims, &claim(grant), &state.tenancy.shares.rules()).filter(|_| !overcommit) {
+        let listed =
+            self.config.device_lister.as_ref().map(|lister| lister.memories(Instant::now())).unwrap_or_default();
+        let stock = Stock { rules: &state.tenancy.shares.rules(), listed: &listed };
+        match excess(&claims, &claim(grant), &stock).filter(|_| !overcommit) {
             Some(Excess { device, what, sum, most }) => {
                 Err(GrantError::Overcommitted { name: name.clone(), device, what, sum, most })
             }

@@ -1,5 +1,5 @@
 //! Whether grants together give away more of a device than there is: of its time, the sum of their shares, and of its memory, where
-//! the configuration says how much that is.
+//! the configuration or its vendor's library says how much that is.
 //!
 //! Devices are known by names that may end with `*`. Of two such patterns that fit one device the longer one fits nothing but what
 //! the shorter one fits, so that the most that is given away of any device is what all patterns give away that cover the longest
@@ -9,7 +9,7 @@ use super::request::WHOLE_SHARE;
 use crate::scheduling::rules::Rules;
 use crate::tenants::tenant::Tenant;
 use aviary_gate::{fits, limit_on};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const MEMORY: &str = "device_memory";
 /// Of all devices.
@@ -38,38 +38,67 @@ impl Claim {
         self.tenant.only_devices.as_ref().is_none_or(|names| names.iter().any(|name| fits(name, device)))
     }
 
-    /// Bytes; one without a limit may take all that there is.
-    fn memory_on(&self, device: &str, whole: u64) -> u64 {
+    /// Bytes; `None`: it has no limit.
+    fn memory_on(&self, device: &str) -> Option<u64> {
         let on_device = limit_on(&self.tenant.device_limits, MEMORY, device);
         let of_all = self.tenant.limits.get(MEMORY).copied();
-        on_device.into_iter().chain(of_all).min().unwrap_or(whole).min(whole)
+        on_device.into_iter().chain(of_all).min()
+    }
+}
+
+/// What devices have, for sums.
+pub(super) struct Stock<'a> {
+    pub rules: &'a Rules,
+    /// Bytes, as their vendors' libraries say.
+    pub listed: &'a BTreeMap<String, u64>,
+}
+
+/// How much memory of a device there is to give away.
+struct Memory {
+    bytes: u64,
+    /// With what is swapped.
+    most: u64,
+    /// What one without a limit counts as.
+    unlimited: u64,
+}
+
+impl Stock<'_> {
+    fn memory_of(&self, device: &str) -> Option<Memory> {
+        let settings = self.rules.of(device);
+        if let Some((settings, bytes)) = settings.and_then(|settings| Some((settings, settings.memory?))) {
+            // Where the node swaps, sessions may have more than the device.
+            let most = u64::try_from(u128::from(bytes) * u128::from(settings.oversubscribe) / 1000).unwrap_or(u64::MAX);
+            return Some(Memory { bytes, most, unlimited: bytes });
+        }
+        // Nobody has said that it is shared out: one without a limit is promised nothing.
+        let bytes = *self.listed.get(device)?;
+        Some(Memory { bytes, most: bytes, unlimited: 0 })
     }
 }
 
 /// The first device of which `claims` have more than there is, and the claim that is `new` a part of it.
-pub(super) fn excess(claims: &[Claim], new: &Claim, rules: &Rules) -> Option<Excess> {
+pub(super) fn excess(claims: &[Claim], new: &Claim, stock: &Stock<'_>) -> Option<Excess> {
     let of_claims = claims.iter().chain([new]).flat_map(|claim| {
         let limits = claim.tenant.device_limits.iter().map(|limit| limit.device.as_str());
         claim.tenant.only_devices.iter().flatten().map(String::as_str).chain(limits)
     });
-    let of_rules = rules.0.iter().map(|(name, _)| name.as_str());
-    let devices: BTreeSet<&str> = of_claims.chain(of_rules).chain([ANY]).collect();
-    devices.into_iter().filter(|device| new.may_use(device)).find_map(|device| on_device(claims, new, rules, device))
+    let of_rules = stock.rules.0.iter().map(|(name, _)| name.as_str());
+    let listed = stock.listed.keys().map(String::as_str);
+    let devices: BTreeSet<&str> = of_claims.chain(of_rules).chain(listed).chain([ANY]).collect();
+    devices.into_iter().filter(|device| new.may_use(device)).find_map(|device| on_device(claims, new, stock, device))
 }
 
-fn on_device(claims: &[Claim], new: &Claim, rules: &Rules, device: &str) -> Option<Excess> {
+fn on_device(claims: &[Claim], new: &Claim, stock: &Stock<'_>, device: &str) -> Option<Excess> {
     let users = || claims.iter().filter(|claim| claim.may_use(device)).chain([new]);
     let found = |what, sum, most| Some(Excess { device: device.to_owned(), what, sum, most });
     let shares: u64 = users().map(|claim| u64::from(claim.share)).sum();
     if new.share > 0 && shares > u64::from(WHOLE_SHARE) {
         return found("shares (per cent)", shares, u64::from(WHOLE_SHARE));
     }
-    let settings = rules.of(device)?;
-    let memory = settings.memory?;
-    // Where the node swaps, sessions may have more than the device.
-    let most = u64::try_from(u128::from(memory) * u128::from(settings.oversubscribe) / 1000).unwrap_or(u64::MAX);
-    let sum = users().map(|claim| claim.memory_on(device, memory)).fold(0, u64::saturating_add);
-    if sum > most { found("memory (bytes)", sum, most) } else { None }
+    let memory = stock.memory_of(device)?;
+    let had_by = |claim: &Claim| claim.memory_on(device).map_or(memory.unlimited, |limit| limit.min(memory.bytes));
+    let sum = users().map(had_by).fold(0, u64::saturating_add);
+    if sum > memory.most && had_by(new) > 0 { found("memory (bytes)", sum, memory.most) } else { None }
 }
 
 #[cfg(test)]
@@ -101,7 +130,8 @@ mod tests {
     }
 
     fn found(claims: &[Claim], new: &Claim, rules: &Rules) -> Option<(String, u64)> {
-        excess(claims, new, rules).map(|excess| (excess.device, excess.sum))
+        let stock = Stock { rules, listed: &BTreeMap::new() };
+        excess(claims, new, &stock).map(|excess| (excess.device, excess.sum))
     }
 
     #[test]
@@ -135,5 +165,23 @@ mod tests {
         twice.0[0].1.oversubscribe = 2000;
         assert_eq!(found(&[own(100)], &own(100), &twice), None);
         assert_eq!(found(&[own(100), own(1)], &own(100), &twice), Some(("A*".into(), 201)));
+    }
+    #[test]
+    fn memory_counts_where_the_library_says_how_much_there_is() {
+        let listed = BTreeMap::from([("A 1".to_owned(), 100), ("B".to_owned(), 50)]);
+        let found = |claims: &[Claim], new: &Claim, rules: &Rules| {
+            let stock = Stock { rules, listed: &listed };
+            excess(claims, new, &stock).map(|excess| (excess.device, excess.sum))
+        };
+        let none = Rules::default();
+        let own = |bytes| claim(0, &[], &[("A*", bytes)]);
+        assert_eq!(found(&[own(60)], &own(40), &none), None);
+        assert_eq!(found(&[own(60)], &own(41), &none), Some(("A 1".into(), 101)));
+        assert_eq!(found(&[own(60)], &claim(0, &[], &[]), &none), None, "it is promised nothing");
+        assert_eq!(found(&[claim(0, &[], &[])], &own(100), &none), None);
+        assert_eq!(found(&[own(60), own(60)], &claim(0, &[], &[]), &none), None, "it is not the new one's doing");
+        assert_eq!(found(&[], &claim(0, &[], &[("", 500)]), &none), None, "all of each");
+        assert_eq!(found(&[own(1)], &claim(0, &["A*"], &[("", 500)]), &none), Some(("A 1".into(), 101)));
+        assert_eq!(found(&[own(150)], &own(50), &rules(&[("A*", 200)])), None, "the configuration is right");
     }
 }

@@ -49,9 +49,28 @@ impl Core {
             store.pass(GrantStep::FileRemoved);
             self.withdraw(&mut self.state(), &grant, "by an operator (aviary revoke)")?;
             store.pass(GrantStep::Ended);
+        } else if !self.state().grants.knows(name)
+            && let Some(grant) = store.named(name)?
+        {
+            return self.remove_file_of(store, &grant);
         }
         self.settle_grants();
         Ok(self.state().grants.ask(name))
+    }
+
+    /// Of a grant that could not be in force when the node started: nobody has come by it since.
+    fn remove_file_of(&self, store: &mut GrantStore, grant: &Grant) -> Result<RevokeReport, NodeError> {
+        store.remove(grant, true)?;
+        // Where somebody else listens it is theirs.
+        if let GrantEntrance::Socket(folder) = &grant.entrance
+            && let Err(left) =
+                entrance::open(folder, false).map_or_else(|why| Err(why.to_string()), |_| entrance::close(folder, true))
+        {
+            self.log.warn(format_args!("grant {}: its folder {} is left: {left}", grant.name, folder.display()));
+        }
+        let name = &grant.name;
+        self.log.info(format_args!("grant {name} was revoked, by an operator (aviary revoke): it was not in force"));
+        Ok(RevokeReport { known: true, ..RevokeReport::of_none(&grant.name) })
     }
 
     /// Of a grant whose file is gone.

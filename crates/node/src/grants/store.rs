@@ -6,7 +6,7 @@
 
 use super::{
     error::GrantError,
-    request::{Grant, GrantEntrance, GrantStep},
+    request::{Grant, GrantEntrance, GrantStep, check_grant_name},
 };
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Signal, getpid, kill_process};
@@ -165,6 +165,16 @@ impl GrantStore {
             self.write_keys()?;
         }
         Ok(())
+    }
+
+    /// What the file of this name says, which may be of a grant that is not in force. One that is not understood stays where it is.
+    pub fn named(&mut self, name: &str) -> Result<Option<Grant>, GrantError> {
+        if check_grant_name(name).is_err() || !self.folder.exists() {
+            return Ok(None);
+        }
+        self.open()?;
+        let file = format!("{name}{SUFFIX}");
+        Ok(read(&self.folder.join(&file), &file).ok())
     }
 
     /// From here on there is no such grant. `flush`: also if the machine fails at once.
