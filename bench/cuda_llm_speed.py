@@ -78,10 +78,6 @@ def in_grants(arguments, folder, errors):
     return {"ready": ready, "work": work, "device_time": [after[name] - before[name] for name, _, _ in GRANTS]}
 
 
-def percentile(values, part):
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
-
-
 def alone(arguments, folder, errors):
     """Seconds a token of one engine that works natively, with nobody beside it."""
     begin = Path(folder) / "alone"
@@ -103,11 +99,10 @@ def print_starts(starts):
 
 
 def print_grants(shared, single):
-    for (name, _, share), work in zip(GRANTS, shared["work"]):
+    engines = [(f"{name}, {share}%", work) for (name, _, share), work in zip(GRANTS, shared["work"])]
+    for what, work in (*engines, ("natively, alone", single)):
         times = work["token_s"]
-        print(f"{name}, {share}%: {work['tokens']} tokens, {statistics.median(times) * 1e3:.2f} ms a token, p99 {percentile(times, 0.99) * 1e3:.2f}")
-    times = single["token_s"]
-    print(f"natively, alone: {single['tokens']} tokens, {statistics.median(times) * 1e3:.2f} ms a token, p99 {percentile(times, 0.99) * 1e3:.2f}")
+        print(f"{what}: {work['tokens']} tokens, {statistics.median(times) * 1e3:.2f} ms a token, p99 {statistics.quantiles(times, n=100)[98] * 1e3:.2f}")
     for what, (one, other) in (("device time", shared["device_time"]), ("tokens", [work["tokens"] for work in shared["work"]])):
         print(f"{what}: 1 to {other / max(one, 1):.3f}", flush=True)
 

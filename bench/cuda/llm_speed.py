@@ -14,14 +14,11 @@ import time
 from pathlib import Path
 
 import llm_server
+from llm_serving import prompt
 
 REPEATS, LONG, TOKENS, MANY = 5, 1024, 128, 64
 # Of one that works without a pause: sequences in a batch, and tokens of each.
 BATCH, BATCH_TOKENS = 16, 32
-
-
-def prompt(numbers, length):
-    return [numbers.randrange(5, 31000) for _ in range(length)]
 
 
 def measured(tokens, numbers):

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from harness.process import HANG, Wrong, children, wait_until
+from harness.supervise import processes
 
 HERE = Path(__file__).resolve().parent
 # Folders of the machine's own, and where they are seen.
@@ -79,10 +80,10 @@ class Machine:
 
     def cpu_seconds(self, name):
         """Of a daemon of it; None: it has ended."""
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{self.pid_of(name)}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            if words[0] != "Z":
-                return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        with contextlib.suppress(FileNotFoundError):
+            pid = self.pid_of(name)
+            _, seconds = processes().get(pid, (0, None))
+            return None if gone(pid) else seconds
         return None
 
     def said(self, name):

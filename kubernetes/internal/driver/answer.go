@@ -133,17 +133,9 @@ func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) er
 	if err != nil {
 		return err
 	}
-	held, err := d.node.Grants(ctx)
-	if err != nil {
+	// The pod's node has made another key, for instance after its claim was unprepared there.
+	if _, err := d.revokeOther(ctx, grant); err != nil {
 		return err
-	}
-	for _, one := range held {
-		// The pod's node has made another key, for instance after its claim was unprepared there.
-		if one.Name == grant.Name && one.Entrance != grant.Entrance {
-			if err := d.revoke(ctx, grant.Name); err != nil {
-				return err
-			}
-		}
 	}
 	_, err = d.make(ctx, grant)
 	return err

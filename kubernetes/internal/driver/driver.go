@@ -228,19 +228,25 @@ func (d *Driver) makeFor(ctx context.Context, grant node.Grant, isNew bool) (nod
 	if !isNew || !errors.As(refusal, &said) {
 		return report, refusal
 	}
+	gone, err := d.revokeOther(ctx, grant)
+	if err != nil || !gone {
+		return report, errors.Join(refusal, err)
+	}
+	return d.make(ctx, grant)
+}
+
+// revokeOther takes back the grant of the same name if its guests come or go in another way.
+func (d *Driver) revokeOther(ctx context.Context, grant node.Grant) (gone bool, err error) {
 	held, err := d.node.Grants(ctx)
 	if err != nil {
-		return report, errors.Join(refusal, err)
+		return false, err
 	}
 	for _, one := range held {
 		if one.Name == grant.Name && (one.Entrance != grant.Entrance || !one.Via.LeadsTo(grant.Via)) {
-			if err := d.revoke(ctx, grant.Name); err != nil {
-				return report, errors.Join(refusal, err)
-			}
-			return d.make(ctx, grant)
+			return true, d.revoke(ctx, grant.Name)
 		}
 	}
-	return report, refusal
+	return false, nil
 }
 
 // make has the daemon make a grant, and counts how long that takes.

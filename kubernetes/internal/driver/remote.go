@@ -10,7 +10,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -171,8 +170,7 @@ func (d *Driver) tellReady(ctx context.Context, claim *resourceapi.ResourceClaim
 	for _, one := range plan.Parts {
 		if status := claims.StatusOf(claim, one); status != nil && status.Data != nil {
 			part = one
-			ready := meta.FindStatusCondition(status.Conditions, claims.Ready)
-			if ready != nil && ready.Status == state && ready.Message == message {
+			if answer := claims.AnswerTo(claim, one, key); answer != nil && answer.Status == state && answer.Message == message {
 				return nil
 			}
 		}

@@ -192,7 +192,7 @@ impl Sandbox {
     pub fn join_tenant(&self, user: &ServerUser) -> Result<PathBuf, String> {
         let home = user.home.clone();
         let mounts = self.take_mounts();
-        if matches!(self.door, Door::Open(_)) || self.options.walls == Walls::Landlock {
+        if !self.has_own_root() {
             return Ok(home);
         }
         if let (true, Some(mounts)) = (user.mounted, mounts) {
@@ -211,6 +211,11 @@ impl Sandbox {
         Ok(homes)
     }
 
+    /// It sees other files than the node does.
+    fn has_own_root(&self) -> bool {
+        matches!(self.door, Door::Locked) && self.options.walls != Walls::Landlock
+    }
+
     fn take_mounts(&self) -> Option<OwnedFd> {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -218,8 +223,8 @@ impl Sandbox {
     /// A home for the node's own user. Its processes share memory by names, too.
     pub fn join_node(&self) -> Result<Option<PathBuf>, String> {
         drop(self.take_mounts());
-        let has_root = matches!(self.door, Door::Locked) && self.options.walls != Walls::Landlock;
-        if let Some(memory) = self.options.shared_memory.as_deref().filter(|_| has_root).and_then(own_folder) {
+        let shared = self.options.shared_memory.as_deref().filter(|_| self.has_own_root());
+        if let Some(memory) = shared.and_then(own_folder) {
             root::share_memory_names(&memory).map_err(|error| error.to_string())?;
         }
         Ok(own_folder(&self.options.homes))
@@ -335,15 +340,15 @@ pub fn confine_helper(user: Option<u32>) -> Result<(), String> {
     system_calls::restrict(&allowed, report_violation).map_err(|error| error.to_string())
 }
 
-/// The descriptor for [`report_violation`], which runs in a signal handler and has no other way to it.
-static JOURNAL: AtomicI32 = AtomicI32::new(-1);
-
 /// A folder in there of the node's own user; `None`: it cannot be made.
 fn own_folder(folders: &Path) -> Option<PathBuf> {
     let own = folders.join("own");
     let made = fs::DirBuilder::new().mode(0o700).create(&own);
     (made.is_ok() || own.is_dir()).then_some(own)
 }
+
+/// The descriptor for [`report_violation`], which runs in a signal handler and has no other way to it.
+static JOURNAL: AtomicI32 = AtomicI32::new(-1);
 
 fn report_violation(number: libc::c_long) {
     let name = system_calls::name_of(number).unwrap_or("a system call");
