@@ -101,6 +101,11 @@ def parameters(cluster):
         ({"cpa": "30%"}, "unknown field cpa"), ({"cap": "130%"}, "cap is a percentage"), ({"cap": 30}, "cap is a percentage"),
         ({"sessions": 0}, "sessions and threads are whole numbers"), ({"limits": {"device_memory": "1Gi"}}, "ask for it as capacity"),
         ({"kind": "Other"}, "expected apiVersion"), ({"apis": []}, "apis is a list of one or more"),
+        ({"cap": "0.0%"}, "cap is a percentage"), ({"cap": "100.5%"}, "cap is a percentage"), ({"apis": [1]}, "apis is a list of one or more"),
+        ({"priority": "1"}, "priority is a whole number"), ({"priority": 1 << 31}, "priority is a whole number"),
+        ({"functions": ["clFinish"]}, "functions has allow and deny"), ({"functions": {"alow": []}}, "functions has allow and deny"),
+        ({"functions": {"deny": "clFinish"}}, "functions has allow and deny"), ({"limits": {"kernel_launches": "2 MB"}}, "limits are amounts"),
+        ({"limits": {"kernel_launches": -1}}, "limits are amounts"), ({"limits": "1"}, "denied request"),
     ):
         refused(cluster.apply(claim("wrong", share=1, parameters=given), check=False), "denied request", word)
         refused(cluster.apply(claim_template("wrong", share=1, parameters=given), check=False), "denied request", word)
@@ -109,9 +114,10 @@ def parameters(cluster):
     del narrow["spec"]["extendedResourceName"]
     narrow["spec"]["config"][0]["opaque"]["parameters"]["cap"] = "50%"
     pods = Pods(cluster)
+    fitting = {"cap": "40%", "sessions": 3, "priority": -1, "functions": {"deny": ["clCreatePipe"]}, "limits": {"kernel_launches": "1k"}}
     cluster.apply(narrow, claim("wide", share=1, memory="1Mi", device_class="narrow", parameters={"cap": "60%"}),
                   claim("first", share=1, memory="1Mi", device_class="narrow", parameters={"priority": 1}),
-                  pod("first", *SLEEP, claim_name="first", node="n1"), claim("fits", share=1, memory="1Mi", device_class="narrow", parameters={"cap": "40%", "sessions": 3}),
+                  pod("first", *SLEEP, claim_name="first", node="n1"), claim("fits", share=1, memory="1Mi", device_class="narrow", parameters=fitting),
                   pod("wide", *SLEEP, claim_name="wide", node="n1"), pod("fits", *SLEEP, claim_name="fits", node="n1"))
     pods.wait_for_event("wide: Refused", "AcceleratorConfig.cap: 60%: its class allows 50% at the most")
     pods.wait_for_event("first: Refused", "AcceleratorConfig.priority: 1: its class allows 0 at the most")
