@@ -113,6 +113,9 @@ func run(ctx context.Context) error {
 	d.load(ctx)
 	prepared := d.prepared.Load()
 	fmt.Printf("%d prepared, %d attempts failed, %.1f ms a prepare\n", prepared, d.failed.Load(), float64(d.nanos.Load())/float64(max(prepared, 1))/1e6)
+	if never := d.never.Load(); never > 0 {
+		return fmt.Errorf("%d claims that were not deleted before did not run within %v", never, hang)
+	}
 	return nil
 }
 
@@ -254,10 +257,14 @@ func (d *double) one(ctx context.Context, name string, part int, patience time.D
 	create(func() error { _, err := pods.Create(ctx, podCalled(name), metav1.CreateOptions{}); return err })
 	// Most run before they are deleted; others are deleted whatever they do.
 	limit, runs := time.Now().Add(hang), !waits
-	for !runs && time.Now().Before(limit) {
+	isRunning := func() bool {
 		object, there, _ := d.pods.GetByKey(namespace + "/" + name)
-		runs = there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning
-		time.Sleep(retry / 2)
+		return there && object.(*corev1.Pod).Status.Phase == corev1.PodRunning
+	}
+	for !runs && time.Now().Before(limit) {
+		if runs = isRunning(); !runs {
+			time.Sleep(retry / 2)
+		}
 	}
 	if !runs {
 		d.never.Add(1)
