@@ -110,10 +110,12 @@ func TestParametersAreOfTheirRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := func(device string) (string, []string, error) { return device, []string{"cuda", "nvml", "opencl"}, nil }
+	names := func(device string) (Known, error) {
+		return Known{Name: device, APIs: []string{"cuda", "nvml", "opencl"}, HasMemory: true}, nil
+	}
 	grant, err := plan.Grant(node.Entrance{Key: "k"}, names)
 	if err != nil || strings.Join(grant.APIs, " ") != "opencl" || *grant.Cap != 400 || *grant.Sessions != 3 || *grant.Threads != 9 ||
-		grant.Limits["handles"] != 5 || grant.Priority != -2 {
+		grant.Limits["handles"] != 5 || grant.Priority != -2 || grant.DeviceLimits[0].Limit != 0 {
 		t.Fatalf("%+v %v", grant, err)
 	}
 	if _, err := planOf(requests, of(entry(claim, `, "functions": {"deny": ["f"]}`), "a")); err == nil || !strings.Contains(err.Error(), "make two claims") {
@@ -137,11 +139,11 @@ func TestParametersAreOfTheirRequests(t *testing.T) {
 		}
 	}
 	// A device that has it not leaves nothing out.
-	less := func(device string) (string, []string, error) {
-		return device, []string{"opencl", "cuda"}[:1+strings.Count(device, "b")], nil
+	less := func(device string) (Known, error) {
+		return Known{Name: device, APIs: []string{"opencl", "cuda"}[:1+strings.Count(device, "b")]}, nil
 	}
 	plan, _ = planOf(requests)
-	if grant, err := plan.Grant(node.Entrance{Key: "k"}, less); err != nil || len(grant.APIs) != 2 {
+	if grant, err := plan.Grant(node.Entrance{Key: "k"}, less); err != nil || len(grant.APIs) != 2 || grant.DeviceLimits != nil {
 		t.Fatalf("%+v %v", grant, err)
 	}
 }

@@ -132,20 +132,29 @@ func (p *Plan) labels() map[string]string {
 	return labels
 }
 
-// Grant is that of the node that has the devices. `names`: what its daemon calls them, and by which APIs.
-func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, []string, error)) (node.Grant, error) {
+// Known is what the node that has a device knows of it.
+type Known struct {
+	// Name is that by which its daemon knows it.
+	Name string
+	APIs []string
+	// HasMemory: its vendor's library says how much memory it has, so that claims have parts of it.
+	HasMemory bool
+}
+
+// Grant is that of the node that has the devices.
+func (p *Plan) Grant(entrance node.Entrance, known func(device string) (Known, error)) (node.Grant, error) {
 	grant := node.Grant{Name: Tenant(p.UID), Entrance: entrance, Labels: p.labels(), Sessions: p.Config.Sessions,
 		Threads: p.Config.Threads}
-	shares, memory := map[string]int64{}, map[string]int64{}
+	shares, memory, hasMemory := map[string]int64{}, map[string]int64{}, map[string]bool{}
 	var apis []string
 	// What a part leaves out of its device's APIs, with the part's request.
 	leftOut := map[string]string{}
 	for _, part := range p.Parts {
-		name, all, err := names(part.Device)
+		device, err := known(part.Device)
 		if err != nil {
 			return grant, err
 		}
-		its := all
+		name, its := device.Name, device.APIs
 		if !slices.Contains(grant.OnlyDevices, name) {
 			grant.OnlyDevices = append(grant.OnlyDevices, name)
 		}
@@ -153,16 +162,19 @@ func (p *Plan) Grant(entrance node.Entrance, names func(device string) (string, 
 			return grant, err
 		}
 		apis = append(apis, its...)
-		for _, api := range all {
+		for _, api := range device.APIs {
 			if !slices.Contains(its, api) {
 				leftOut[api] = part.Request
 			}
 		}
 		shares[name] += part.Share
 		memory[name] += part.Memory
+		hasMemory[name] = hasMemory[name] || device.HasMemory
 	}
 	for _, name := range grant.OnlyDevices {
-		grant.DeviceLimits = append(grant.DeviceLimits, node.DeviceLimit{Device: name, Resource: "device_memory", Limit: memory[name]})
+		if hasMemory[name] || memory[name] > 0 {
+			grant.DeviceLimits = append(grant.DeviceLimits, node.DeviceLimit{Device: name, Resource: "device_memory", Limit: memory[name]})
+		}
 		if shares[name] != shares[grant.OnlyDevices[0]] {
 			return grant, mistake("its shares of the devices %s and %s are not the same: make two claims", grant.OnlyDevices[0], name)
 		}

@@ -129,7 +129,7 @@ func (d *Driver) answer(ctx context.Context, claim *resourceapi.ResourceClaim) e
 }
 
 func (d *Driver) grantKey(ctx context.Context, plan *claims.Plan, key string) error {
-	grant, err := plan.Grant(node.Entrance{Key: key}, d.named)
+	grant, err := plan.Grant(node.Entrance{Key: key}, d.describe)
 	if err != nil {
 		return err
 	}

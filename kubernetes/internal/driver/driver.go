@@ -207,7 +207,7 @@ func (d *Driver) forContainers(apis []string) []string {
 }
 
 func (d *Driver) grantHere(ctx context.Context, plan *claims.Plan, isNew bool) ([]string, error) {
-	grant, err := plan.Grant(node.Entrance{Socket: d.folder(plan.UID)}, d.named)
+	grant, err := plan.Grant(node.Entrance{Socket: d.folder(plan.UID)}, d.describe)
 	if err != nil {
 		return nil, err
 	}

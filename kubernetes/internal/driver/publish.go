@@ -120,20 +120,20 @@ func accelerators(list []node.Device) map[string]accelerator {
 }
 
 // named is what the daemon calls a device of this node's slices, and its APIs.
-func (d *Driver) named(device string) (string, []string, error) {
+func (d *Driver) describe(device string) (claims.Known, error) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.devices == nil {
-		return "", nil, fmt.Errorf("node %s: %w", d.Node, node.ErrUnknown)
+		return claims.Known{}, fmt.Errorf("node %s: %w", d.Node, node.ErrUnknown)
 	}
 	one, ok := d.devices[device]
 	if !ok {
-		return "", nil, fmt.Errorf("node %s has no device %s", d.Node, device)
+		return claims.Known{}, fmt.Errorf("node %s has no device %s", d.Node, device)
 	}
 	if one.condition == lost {
-		return "", nil, fmt.Errorf("node %s: %s: %s", d.Node, device, one.reason)
+		return claims.Known{}, fmt.Errorf("node %s: %s: %s", d.Node, device, one.reason)
 	}
-	return one.name, slices.Clone(one.apis), nil
+	return claims.Known{Name: one.name, APIs: slices.Clone(one.apis), HasMemory: one.memory > 0}, nil
 }
 
 func amount(value int64, least, step string) resourceapi.DeviceCapacity {

@@ -43,7 +43,7 @@ func TestAttributesOfOddNames(t *testing.T) {
 		t.Fatal(apis)
 	}
 	// Of its own pods it has all.
-	if _, its, err := (&Driver{devices: accelerators(list)}).named(devices[1].Name); err != nil || len(its) != len(list) {
+	if its, err := (&Driver{devices: accelerators(list)}).describe(devices[1].Name); err != nil || len(its.APIs) != len(list) {
 		t.Fatalf("%v %v", its, err)
 	}
 }
