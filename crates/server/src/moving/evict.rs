@@ -126,12 +126,14 @@ impl Movable {
     }
 
     fn come_back(&self, session: &Session, memory: Option<&Mapped>) -> bool {
+        let (overlap, shared) = (&session.tables.overlap, sum_of([&self.left].into_iter()));
         let place = self.native(session).zip(self.content(memory));
+        overlap.begin_return_of(shared);
         // SAFETY: as above; the bytes are those that `leave` has written.
         let is_back = self.place.bytes == 0
             || place
                 .is_some_and(|(native, from)| unsafe { (self.functions.back)(native, from, self.place.bytes) } == 0);
-        session.tables.overlap.note_there(sum_of([&self.left].into_iter()));
+        overlap.note_there(shared);
         is_back
     }
 

@@ -45,6 +45,8 @@ enum Way {
         credit: u64,
         /// Of objects that are.
         there: u64,
+        /// Of the present object, when all of it is.
+        object: u64,
     },
 }
 
@@ -85,7 +87,7 @@ impl Overlap {
 
     /// Memory returns as far as the credit goes.
     pub fn begin_returning(&self, attempt: u64, credit: u64) {
-        self.state().way = Way::Returning { attempt, credit, there: 0 };
+        self.state().way = Way::Returning { attempt, credit, there: 0, object: u64::MAX };
     }
 
     pub fn end(&self) {
@@ -127,13 +129,21 @@ impl Overlap {
         gone
     }
 
-    /// Waits until so many bytes of the present object may be on its devices. False: nobody will say so any more.
+    /// The next object that returns: so many bytes of it are on shared devices, once it is there.
+    pub fn begin_return_of(&self, bytes: u64) {
+        if let Way::Returning { object, .. } = &mut self.state().way {
+            *object = bytes;
+        }
+    }
+
+    /// Waits until so many bytes of the present object may be on its devices; what a module says beyond those of shared devices waits for
+    /// nothing. False: nobody will say so any more.
     pub fn await_credit(&self, orders: &OwnedFd, bytes: u64) -> bool {
         let mut state = self.state();
         loop {
             let OverlapState { way, pending } = &mut *state;
-            let Way::Returning { attempt, credit, there } = way else { return true };
-            if there.saturating_add(bytes) <= *credit {
+            let Way::Returning { attempt, credit, there, object } = way else { return true };
+            if there.saturating_add(bytes.min(*object)) <= *credit {
                 return true;
             }
             // Other threads of the module wait for the lock meanwhile: for the same.
@@ -156,8 +166,8 @@ impl Overlap {
 
     /// An object is there that is charged with so much.
     pub fn note_there(&self, bytes: u64) {
-        if let Way::Returning { there, .. } = &mut self.state().way {
-            *there = there.saturating_add(bytes);
+        if let Way::Returning { there, object, .. } = &mut self.state().way {
+            (*there, *object) = (there.saturating_add(bytes), u64::MAX);
         }
     }
 
@@ -261,6 +271,13 @@ mod tests {
         assert!(overlap.await_credit(&orders, 25));
         overlap.note_there(25);
         assert!(overlap.await_credit(&orders, 5) && overlap.has_pending());
+        // Devices that are not shared out need no credit, which would never come.
+        overlap.begin_return_of(0);
+        assert!(overlap.await_credit(&orders, 1000));
+        overlap.note_there(0);
+        overlap.begin_return_of(5);
+        assert!(overlap.await_credit(&orders, 1000));
+        overlap.note_there(0);
         let kept = overlap.next_pending().map(|(order, _)| order);
         assert_eq!((kept, overlap.has_pending()), (Some(MoveOrder::Swap(SwapOrder::Keep { most: 3 })), false));
         drop(node);
