@@ -69,6 +69,10 @@ pub enum SwapReport {
         /// By device: what has left it since that order, as it was charged.
         #[serde(default)]
         freed: BTreeMap<String, u64>,
+        /// Bytes of shared devices that are still there and can leave, too; `None`: a module that was built before this
+        /// was known does not say.
+        #[serde(default)]
+        rest: Option<u64>,
     },
     /// The memory is where it was before the order.
     Stays {
@@ -120,4 +124,28 @@ pub struct SwapFigures {
     /// Bytes of it that did not have to be copied, as the host still had them.
     #[serde(default)]
     pub unchanged: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Modules stay when the node is built anew, as long as their numbers of `docs/compatibility.md` are the node's.
+    #[test]
+    fn module_that_does_not_say_what_can_still_leave_does_not_say_nothing_can() {
+        let evicted = |rest| SwapReport::Evicted {
+            attempt: 7,
+            bytes: 9,
+            figures: SwapFigures::default(),
+            freed: BTreeMap::new(),
+            rest,
+        };
+        for rest in [None, Some(0), Some(5)] {
+            let mut sent = serde_json::to_value(evicted(rest)).unwrap();
+            if rest.is_none() {
+                sent["evicted"].as_object_mut().unwrap().remove("rest");
+            }
+            assert_eq!(serde_json::from_value::<SwapReport>(sent).unwrap(), evicted(rest));
+        }
+    }
 }

@@ -122,7 +122,7 @@ impl Core {
         // One of which a part is out has what it was promised before.
         let promised = std::mem::take(&mut swapped.promised).max(swapped.bytes);
         let possible = match report {
-            SwapReport::Evicted { bytes, figures, freed, .. } if bytes <= promised => {
+            SwapReport::Evicted { bytes, figures, freed, rest, .. } if bytes <= promised => {
                 // What has left a device is in the host's memory, whatever the API server says.
                 let left = freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
                 let bytes = left.clamp(bytes, promised);
@@ -136,7 +136,7 @@ impl Core {
                 ));
                 // One that lies about this makes turns of those that come shorter, by what its copies took at most.
                 residency.note_prepared(session, figures.reserve_us.saturating_mul(1000), now);
-                residency.left(session, &numbered(devices, freed), now)
+                residency.left(session, &numbered(devices, freed), rest, now)
             }
             SwapReport::Returned { return_us, kept, .. } => {
                 let kept = kept.min(swapped.bytes);

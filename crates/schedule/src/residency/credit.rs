@@ -66,7 +66,7 @@ impl Residency {
         let (need, held) = (member.need(), member.held.values().sum::<u64>());
         let missing: u64 = need.values().sum();
         let free: u64 = need.iter().map(|(device, bytes)| room.free_on(*device).min(*bytes)).sum();
-        let victims = self.victims(session, &room.lacking(&need), now);
+        let victims = self.parts(session, &room.lacking(&need), now);
         self.turn_out(session, victims, room, orders, now);
         if free > 0 && (free == missing || free >= held / STEPS) {
             self.add_credit(session, room);

@@ -57,7 +57,7 @@ pub struct Resident {
     pub gone: BTreeMap<usize, u64>,
     /// While it is leaving: bytes of its only device that must; `None`: all.
     pub part: Option<u64>,
-    /// While it is out: what is still there can leave, too. It was not asked to, or not for all of it.
+    /// While it is out: of what is still there some can leave, too.
     pub can_go_further: bool,
     /// While it is coming in: how much of what had left may be there; `None`: all of it.
     pub credit: Option<BTreeMap<usize, u64>>,
@@ -164,16 +164,18 @@ impl Resident {
         self.held.iter().all(|(other, bytes)| *other == device || *bytes == 0)
     }
 
-    /// What has left since it was told to. What it was not told to take is still there, and can leave, too.
-    pub fn has_left(&mut self, freed: &[(usize, u64)]) {
+    /// What has left since it was told to; `rest`: bytes of what is still there that can leave, too. Of one that does not say,
+    /// that is what it was not told to take, if it has given all that it was told to.
+    pub fn has_left(&mut self, freed: &[(usize, u64)], rest: Option<u64>) {
         let mut kept = if self.place == Place::GoingFurther { self.kept.clone() } else { self.held.clone() };
         for (device, bytes) in freed {
             if let Some(there) = kept.get_mut(device) {
                 *there = there.saturating_sub(*bytes);
             }
         }
-        let all: u64 = freed.iter().map(|(_, bytes)| *bytes).sum();
-        self.can_go_further = self.part.is_some_and(|part| all >= part) && kept.values().any(|bytes| *bytes > 0);
+        let all: u64 = freed.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+        let can_leave = rest.map_or_else(|| self.part.is_some_and(|part| all >= part), |rest| rest > 0);
+        self.can_go_further = can_leave && kept.values().any(|bytes| *bytes > 0);
         (self.kept, self.not_before, self.gone, self.part) = (kept, 0, BTreeMap::new(), None);
     }
 

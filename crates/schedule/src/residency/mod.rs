@@ -241,10 +241,10 @@ impl Residency {
     /// # Errors
     /// Its memory is elsewhere.
     pub fn evict(&mut self, session: u64, now: u64) -> Result<(), Impossible> {
-        self.leaves(session, None, now)
+        self.begin_leaving(session, None, now)
     }
 
-    fn leaves(&mut self, session: u64, part: Option<u64>, now: u64) -> Result<(), Impossible> {
+    fn begin_leaving(&mut self, session: u64, part: Option<u64>, now: u64) -> Result<(), Impossible> {
         let member = self.members.get_mut(&session).ok_or(Impossible)?;
         if member.place == Place::Out && !member.can_go_further {
             return Err(Impossible);
@@ -254,14 +254,21 @@ impl Residency {
         Ok(())
     }
 
-    /// The session's memory has left; `freed`: by device, of which what was granted counts.
+    /// The session's memory has left; `freed`: by device, of which what was granted counts; `rest`: bytes of what is
+    /// still there that can leave, too, or `None` if nobody says.
     ///
     /// # Errors
     /// It was not told to.
-    pub fn left(&mut self, session: u64, freed: &[(usize, u64)], now: u64) -> Result<(), Impossible> {
+    pub fn left(
+        &mut self,
+        session: u64,
+        freed: &[(usize, u64)],
+        rest: Option<u64>,
+        now: u64,
+    ) -> Result<(), Impossible> {
         let member = self.members.get_mut(&session).filter(|member| member.place.is_leaving()).ok_or(Impossible)?;
         let took = now.saturating_sub(member.since);
-        member.has_left(freed);
+        member.has_left(freed, rest);
         self.step(session, Step::Left, now)?;
         let Some(member) = self.members.get_mut(&session) else { return Ok(()) };
         if let Some(comes) = member.leaves_for.take().and_then(|comes| self.members.get_mut(&comes)) {
@@ -460,7 +467,7 @@ impl Residency {
         }
         if !place.is_under_way() {
             let lacking = room.lacking(&need);
-            let victims = self.victims(session, &lacking, now);
+            let victims = self.parts(session, &lacking, now);
             self.turn_out(session, victims, room, orders, now);
         }
         if self.can_come_free(session, &need, |member| member.not_before > now) {
@@ -480,7 +487,7 @@ impl Residency {
         let victims = self.victims(session, &short, now);
         if !victims.is_empty() {
             // Where there seemed to be room as much as possible leaves.
-            let whole = victims.into_iter().map(|victim| Victim { part: None, ..victim }).collect();
+            let whole = victims.into_iter().map(|victim| Victim { session: victim, part: None }).collect();
             self.turn_out(session, whole, room, orders, now);
             return true;
         }
@@ -517,7 +524,7 @@ impl Residency {
                     member.gives_way(session, now);
                 }
             });
-            if self.leaves(victim, part, now).is_ok() {
+            if self.begin_leaving(victim, part, now).is_ok() {
                 room.comes_free(&self.members[&victim].leaves());
                 orders.push(Order::Evict { session: victim, part });
             }

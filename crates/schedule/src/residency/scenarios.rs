@@ -28,7 +28,7 @@ fn allocation_turns_out_who_is_idle_for_longest() {
     residency.ask(3, 7, (0, 50), 5_000 * MS).unwrap();
     assert_eq!(residency.decide(5_000 * MS), [Order::Evict { session: 2, part: None }]);
     assert_eq!(residency.decide(5_001 * MS), [], "it is on its way");
-    residency.left(2, &[(0, 40)], 5_010 * MS).unwrap();
+    residency.left(2, &[(0, 40)], Some(0), 5_010 * MS).unwrap();
     assert_eq!(residency.decide(5_010 * MS), [Order::Grant { session: 3, request: 7 }]);
     assert_eq!((residency.occupied(0), residency.resident(2), residency.held(2)), (90, vec![(0, 0)], vec![(0, 40)]));
     // The exchange took 10 ms: the one that came has 50.
@@ -42,11 +42,11 @@ fn turn_is_kept_and_then_the_one_that_waits_comes() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, MS).unwrap();
-    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 2 * MS).unwrap();
     has(&mut residency, 2, "b", 80);
     residency.want(1, 10 * MS);
     assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2, part: Some(60) }]);
-    residency.left(2, &[(0, 80)], 20 * MS).unwrap();
+    residency.left(2, &[(0, 80)], Some(0), 20 * MS).unwrap();
     assert_eq!(residency.decide(20 * MS), [Order::Return { session: 1 }]);
     residency.back(1, 30 * MS).unwrap();
     residency.note_activity(1, true, true, 30 * MS);
@@ -62,7 +62,7 @@ fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 0).unwrap();
     residency.want(1, 0);
     assert_eq!(residency.decide(0), [Order::Return { session: 1 }]);
     residency.back(1, 10 * MS).unwrap();
@@ -74,10 +74,10 @@ fn turn_ends_for_a_session_that_is_idle_for_a_part_of_its_exchange() {
     assert_eq!(residency.decide(17 * MS), []);
     assert_eq!(residency.decide(17_250_000), [Order::Evict { session: 1, part: None }]);
     residency.want(1, 17_500_000);
-    residency.left(1, &[(0, 80)], 18 * MS).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 18 * MS).unwrap();
     residency.decide(18 * MS);
     assert_eq!(residency.decide(22 * MS), [Order::Evict { session: 2, part: Some(60) }], "of 0.75 ms it keeps all");
-    residency.left(2, &[(0, 80)], 24 * MS).unwrap();
+    residency.left(2, &[(0, 80)], Some(0), 24 * MS).unwrap();
     assert_eq!(residency.decide(24 * MS), [Order::Return { session: 1 }]);
     residency.back(1, 32 * MS).unwrap();
     residency.want(2, 33 * MS);
@@ -90,7 +90,7 @@ fn sessions_that_work_strictly_in_turn_leave_sooner_each_time() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 0).unwrap();
     has(&mut residency, 2, "b", 80);
     let (mut now, mut comes, mut stays) = (1000 * MS, 1, 2);
     let mut waited = Vec::new();
@@ -105,7 +105,7 @@ fn sessions_that_work_strictly_in_turn_leave_sooner_each_time() {
         let prepared = if waited.len() < 4 { 3000 * MS } else { 0 };
         now += prepared + 40 * MS;
         residency.note_prepared(stays, prepared, now);
-        residency.left(stays, &[(0, 80)], now).unwrap();
+        residency.left(stays, &[(0, 80)], Some(0), now).unwrap();
         assert_eq!(residency.decide(now), [Order::Return { session: comes }]);
         now += 40 * MS;
         residency.back(comes, now).unwrap();
@@ -120,7 +120,7 @@ fn two_that_do_not_fit() -> Residency {
     let mut residency = shared(80);
     has(&mut residency, 1, "a", 48);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 48)], 0).unwrap();
+    residency.left(1, &[(0, 48)], Some(0), 0).unwrap();
     has(&mut residency, 2, "b", 48);
     residency
 }
@@ -134,7 +134,7 @@ fn no_more_leaves_than_the_one_that_returns_needs() {
         while residency.decide(now) != [Order::Evict { session: stays, part: Some(16) }] {
             now = residency.next_look(now).unwrap();
         }
-        residency.left(stays, &[(0, 16)], now + MS).unwrap();
+        residency.left(stays, &[(0, 16)], Some(32), now + MS).unwrap();
         assert_eq!(residency.decide(now + MS), [Order::Return { session: comes }]);
         assert_eq!((residency.occupied(0), residency.resident(stays)), (80, vec![(0, 32)]));
         residency.back(comes, now + 2 * MS).unwrap();
@@ -153,7 +153,7 @@ fn what_is_still_there_of_one_that_is_out_leaves_for_others() {
     let mut residency = two_that_do_not_fit();
     residency.want(1, 0);
     assert_eq!(residency.decide(0), [Order::Evict { session: 2, part: Some(16) }]);
-    residency.left(2, &[(0, 16)], MS).unwrap();
+    residency.left(2, &[(0, 16)], Some(32), MS).unwrap();
     residency.decide(MS);
     residency.back(1, 2 * MS).unwrap();
     residency.note_activity(1, true, true, 2 * MS);
@@ -165,9 +165,62 @@ fn what_is_still_there_of_one_that_is_out_leaves_for_others() {
     residency.leaving(2, &[(0, 8)]).unwrap();
     assert_eq!(residency.resident(2), [(0, 24)]);
     residency.want(2, 3 * MS);
-    residency.left(2, &[(0, 32)], 4 * MS).unwrap();
+    residency.left(2, &[(0, 32)], Some(0), 4 * MS).unwrap();
     assert_eq!(residency.decide(4 * MS), [Order::Grant { session: 3, request: 1 }]);
     assert_eq!((residency.resident(2), residency.evict(2, 5 * MS)), (vec![(0, 0)], Err(Impossible)));
+}
+
+/// The first one is out in part, waits for longer, and cannot come: the second one, which allocates, has just stayed, as the host
+/// has no room for both.
+fn one_that_is_out_in_part_and_one_that_stays(rest: Option<u64>) -> Residency {
+    let mut residency = shared(420);
+    has(&mut residency, 1, "a", 350);
+    residency.evict(1, 0).unwrap();
+    residency.left(1, &[(0, 350)], Some(0), 0).unwrap();
+    has(&mut residency, 2, "b", 210);
+    residency.want(1, MS);
+    assert_eq!(residency.decide(MS), [Order::Evict { session: 2, part: Some(140) }]);
+    residency.left(2, &[(0, 140)], rest, MS).unwrap();
+    assert_eq!(residency.decide(MS), [Order::Return { session: 1 }]);
+    residency.back(1, MS).unwrap();
+    residency.want(2, 2 * MS);
+    assert_eq!(residency.decide(2 * MS), [Order::Evict { session: 1, part: Some(140) }]);
+    residency.left(1, &[(0, 140)], rest, 2 * MS).unwrap();
+    assert_eq!(residency.decide(2 * MS), [Order::Return { session: 2 }]);
+    residency.back(2, 2 * MS).unwrap();
+    residency.want(1, 3 * MS);
+    residency.ask(2, 2, (0, 35), 4 * MS).unwrap();
+    assert_eq!(residency.decide(4 * MS), [Order::Evict { session: 2, part: Some(140) }]);
+    residency.stayed(2, 5 * MS).unwrap();
+    residency
+}
+
+#[test]
+fn allocation_has_the_rest_of_one_that_is_out_and_does_not_say_what_can_leave() {
+    for rest in [Some(210), None] {
+        let mut residency = one_that_is_out_in_part_and_one_that_stays(rest);
+        assert_eq!(residency.decide(5 * MS), [Order::Evict { session: 1, part: None }], "{rest:?}");
+        residency.left(1, &[(0, 210)], rest, 6 * MS).unwrap();
+        assert_eq!(residency.decide(6 * MS), [Order::Grant { session: 2, request: 2 }], "{rest:?}");
+    }
+}
+
+#[test]
+fn one_of_which_nothing_more_can_leave_is_not_asked() {
+    let mut residency = one_that_is_out_in_part_and_one_that_stays(Some(0));
+    let (mut now, mut stays) = (5 * MS, 0);
+    loop {
+        match residency.decide(now).as_slice() {
+            [] => now = residency.next_look(now).unwrap(),
+            [Order::Evict { session: 2, .. }] => {
+                residency.stayed(2, now).unwrap();
+                stays += 1;
+            }
+            [Order::Refuse { session: 2, request: 2 }] => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((now, stays > 3), (4 * MS + PATIENCE.room, true));
 }
 
 #[test]
@@ -181,7 +234,7 @@ fn where_others_want_the_rest_all_of_it_leaves() {
     residency.want(1, 0);
     residency.want(3, 1);
     assert_eq!(residency.decide(1), [Order::Evict { session: 2, part: None }]);
-    residency.left(2, &[(0, 48)], 2).unwrap();
+    residency.left(2, &[(0, 48)], Some(0), 2).unwrap();
     assert_eq!(residency.decide(2), [Order::Return { session: 1 }]);
 }
 
@@ -200,7 +253,7 @@ fn program_that_allocates_piece_by_piece_causes_few_exchanges() {
                 [Order::Grant { session: 2, .. }] => break,
                 [Order::Evict { session: 1, part: None }] => {
                     (now, exchanges) = (now + 40 * MS, exchanges + 1);
-                    residency.left(1, &[(0, 80)], now).unwrap();
+                    residency.left(1, &[(0, 80)], Some(0), now).unwrap();
                     residency.want(1, now);
                 }
                 ref other => panic!("{other:?}"),
@@ -219,7 +272,7 @@ fn allocation_waits_for_turns_to_end_however_long_they_are() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 80)], 0).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 0).unwrap();
     residency.want(1, 0);
     residency.decide(0);
     residency.back(1, 2_000 * MS).unwrap();
@@ -240,7 +293,7 @@ fn what_was_never_granted_counts_for_nothing() {
     assert_eq!((residency.give_back(1, 0, 50), residency.held(1)), (Ok(()), vec![(0, 0)]));
     has(&mut residency, 2, "b", 10);
     residency.evict(2, 0).unwrap();
-    assert_eq!(residency.left(2, &[(0, 500), (7, 9)], 0), Ok(()));
+    assert_eq!(residency.left(2, &[(0, 500), (7, 9)], Some(0), 0), Ok(()));
     assert_eq!((residency.occupied(0), residency.held(2)), (0, vec![(0, 10)]));
 }
 
@@ -253,7 +306,7 @@ fn session_of_which_nothing_can_leave_is_asked_in_growing_gaps() {
     let mut now = 0;
     for gap in [20, 40, 80, 160] {
         assert_eq!(residency.decide(now), [Order::Evict { session: 1, part: None }]);
-        residency.left(1, &[], now).unwrap();
+        residency.left(1, &[], Some(0), now).unwrap();
         residency.want(1, now);
         assert_eq!(residency.decide(now), [Order::Return { session: 1 }]);
         residency.back(1, now).unwrap();
@@ -267,7 +320,7 @@ fn one_that_cannot_come_any_more_keeps_nobody_waiting() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 90);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 90)], 0).unwrap();
+    residency.left(1, &[(0, 90)], Some(0), 0).unwrap();
     residency.resize(0, DeviceMemory { memory: 50, most: 200 });
     residency.want(1, 0);
     assert_eq!(residency.decide(0), []);
@@ -293,7 +346,7 @@ fn one_that_never_leaves_keeps_the_room_from_those_alone_that_need_its_own() {
     assert_eq!(residency.decide(21 * MS), [Order::Evict { session: 1, part: Some(50) }]);
     residency.stayed(1, 22 * MS).unwrap();
     assert_eq!(residency.decide(100 * MS), [Order::Evict { session: 1, part: Some(50) }]);
-    residency.left(1, &[(0, 60)], 101 * MS).unwrap();
+    residency.left(1, &[(0, 60)], Some(0), 101 * MS).unwrap();
     assert_eq!(residency.decide(101 * MS), [Order::Return { session: 2 }]);
 }
 
@@ -307,9 +360,9 @@ fn others_leave_for_an_allocation_that_found_no_memory_although_there_was_room()
     assert_eq!(residency.ask_beyond(3, 3, (0, 1), 0), Err(Impossible), "one at a time");
     assert_eq!(residency.decide(0), [Order::Evict { session: 1, part: None }]);
     assert_eq!(residency.decide(1), []);
-    residency.left(1, &[(0, 20)], MS).unwrap();
+    residency.left(1, &[(0, 20)], Some(0), MS).unwrap();
     assert_eq!(residency.decide(MS), [Order::Evict { session: 2, part: None }], "15 bytes are still missing");
-    residency.left(2, &[(0, 30)], 2 * MS).unwrap();
+    residency.left(2, &[(0, 30)], Some(0), 2 * MS).unwrap();
     assert_eq!(residency.decide(2 * MS), [Order::Grant { session: 3, request: 2 }]);
     assert_eq!(residency.held(3), [(0, 50)], "it has that already");
     // Nobody else has anything.
@@ -334,7 +387,7 @@ fn another_one_leaves_before_one_is_tried_again_that_could_not_return() {
     has(&mut residency, 1, "a", 40);
     has(&mut residency, 2, "a", 30);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 40)], 0).unwrap();
+    residency.left(1, &[(0, 40)], Some(0), 0).unwrap();
     residency.want(1, 0);
     let mut now = 0;
     for refuses in [true, false] {
@@ -346,7 +399,7 @@ fn another_one_leaves_before_one_is_tried_again_that_could_not_return() {
         assert_eq!(residency.decide(now), [Order::Evict { session: 2, part: None }]);
         match refuses {
             true => residency.stayed(2, now).unwrap(),
-            false => residency.left(2, &[(0, 30)], now).unwrap(),
+            false => residency.left(2, &[(0, 30)], Some(0), now).unwrap(),
         }
     }
     assert_eq!(residency.decide(now), [Order::Return { session: 1 }]);
@@ -377,7 +430,7 @@ fn session_that_is_over_keeps_what_it_has_and_waits_for_nothing() {
     has(&mut residency, 1, "a", 60);
     has(&mut residency, 2, "a", 40);
     residency.evict(1, 0).unwrap();
-    residency.left(1, &[(0, 50)], 0).unwrap();
+    residency.left(1, &[(0, 50)], Some(0), 0).unwrap();
     residency.ask(2, 2, (0, 60), 0).unwrap();
     residency.want(1, 0);
     residency.retire(1);
@@ -430,7 +483,7 @@ fn session_comes_while_the_one_that_makes_room_leaves() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, MS).unwrap();
-    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 2 * MS).unwrap();
     has(&mut residency, 2, "b", 80);
     residency.want(1, 10 * MS);
     assert_eq!(residency.decide(10 * MS), [Order::Evict { session: 2, part: Some(60) }]);
@@ -447,7 +500,7 @@ fn session_comes_while_the_one_that_makes_room_leaves() {
     residency.leaving(2, &[(0, 50)]).unwrap();
     assert_eq!(residency.decide(15 * MS), [Order::Credit { session: 1 }]);
     assert_eq!((residency.credit(1), residency.occupied(0)), (Some(70), 100));
-    residency.left(2, &[(0, 80)], 20 * MS).unwrap();
+    residency.left(2, &[(0, 80)], Some(0), 20 * MS).unwrap();
     assert_eq!(residency.decide(20 * MS), [Order::Credit { session: 1 }]);
     residency.back(1, 25 * MS).unwrap();
     assert_eq!((residency.credit(1), residency.occupied(0)), (None, 80));
@@ -459,7 +512,7 @@ fn room_that_one_keeps_on_its_way_others_make() {
     let mut residency = shared(100);
     has(&mut residency, 1, "a", 80);
     residency.evict(1, MS).unwrap();
-    residency.left(1, &[(0, 80)], 2 * MS).unwrap();
+    residency.left(1, &[(0, 80)], Some(0), 2 * MS).unwrap();
     has(&mut residency, 2, "b", 60);
     has(&mut residency, 3, "c", 20);
     residency.want(1, 10 * MS);
@@ -467,10 +520,10 @@ fn room_that_one_keeps_on_its_way_others_make() {
     residency.leaving(2, &[(0, 30)]).unwrap();
     assert_eq!(residency.decide(12 * MS), [Order::Return { session: 1 }]);
     // A part of it stays on the device.
-    residency.left(2, &[(0, 50)], 20 * MS).unwrap();
+    residency.left(2, &[(0, 50)], Some(0), 20 * MS).unwrap();
     assert_eq!(residency.decide(20 * MS), [Order::Evict { session: 3, part: Some(10) }, Order::Credit { session: 1 }]);
     assert_eq!((residency.credit(1), residency.occupied(0)), (Some(70), 100));
-    residency.left(3, &[(0, 20)], 21 * MS).unwrap();
+    residency.left(3, &[(0, 20)], Some(0), 21 * MS).unwrap();
     assert_eq!(residency.decide(21 * MS), [Order::Credit { session: 1 }]);
     assert_eq!((residency.credit(1), residency.occupied(0)), (Some(80), 90));
     residency.back(1, 25 * MS).unwrap();

@@ -83,7 +83,8 @@ impl Memory {
                     goes_on.push(id);
                 }
                 Some(Way::Leaves(at, bytes)) if at <= now => {
-                    self.residency.left(session, &[(0, bytes)], now).unwrap();
+                    let rest = self.residency.members[&session].occupies(0) - bytes;
+                    self.residency.left(session, &[(0, bytes)], Some(rest), now).unwrap();
                     self.ways[id] = None;
                     // Its program calls at once.
                     self.residency.want(session, now);

@@ -351,9 +351,10 @@ impl Model {
                 let leaves: Vec<(usize, u64)> =
                     program.leaves.iter().copied().enumerate().take(self.devices.len()).collect();
                 let freed: Vec<(usize, u64)> = leaves.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-                self.residency.left(session, &freed, now).unwrap();
                 let there = if program.is_out { program.kept } else { program.held };
                 program.kept = [0, 1].map(|device| there[device] - program.leaves[device]);
+                let rest: u64 = program.kept.iter().sum();
+                self.residency.left(session, &freed, Some(rest), now).unwrap();
                 (program.is_out, program.gone, program.leaves) = (true, [0; 2], [0; 2]);
                 if program.called {
                     self.residency.want(session, now);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Residency {
     /// Sessions that leave so that so much comes free; none if that is not possible now.
-    pub(super) fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<Victim> {
+    pub(super) fn victims(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<u64> {
         if lacking.is_empty() {
             return Vec::new();
         }
@@ -45,7 +45,7 @@ impl Residency {
         if chosen.iter().any(refused) {
             chosen.retain(refused);
         }
-        self.parts(waiter, &chosen, lacking)
+        chosen
     }
 
     /// One that works is told when its turn is over; one of which a part is out, unless it waits for longer than `waiter` and can come.
@@ -62,10 +62,11 @@ impl Residency {
         }
     }
 
-    /// What each of them gives up. For one that comes back it is known how much it needs, and no more leaves than that, where the rest
+    /// The same, with what each of them gives up. For one that comes back it is known how much it needs, and no more leaves than that, where the rest
     /// can stay: nobody else wants its place. Programs allocate piece by piece: for one that does all leave, or each piece would be an
     /// exchange.
-    fn parts(&self, waiter: u64, chosen: &[u64], lacking: &BTreeMap<usize, u64>) -> Vec<Victim> {
+    pub(super) fn parts(&self, waiter: u64, lacking: &BTreeMap<usize, u64>, now: u64) -> Vec<Victim> {
+        let chosen = self.victims(waiter, lacking, now);
         let comes_back = self.members.get(&waiter).is_some_and(|member| member.place != Place::In);
         let mut left = match lacking.iter().next() {
             Some((device, bytes)) if comes_back && lacking.len() == 1 && self.rest_can_stay(*device, *bytes) => {

@@ -86,12 +86,7 @@ impl Movable {
         }
     }
 
-    /// Before any of it leaves.
-    fn has_not_left(&mut self) {
-        (self.left, self.stays) = (Charged::new(), true);
-    }
-
-    /// So much more has.
+    /// So much more of it has.
     fn note_left(&mut self, gone: Charged) {
         for (device, bytes) in gone {
             match self.left.iter_mut().find(|(name, _)| *name == device) {
@@ -195,9 +190,9 @@ impl Candidate<'_> {
     }
 }
 
-/// The objects whose memory can leave, with places for their contents, and what leaves which device then.
+/// The objects whose memory can leave, with places for their contents. None has left yet.
 fn movable(session: &Session) -> Result<Evicted, Obstacle> {
-    let (mut objects, mut end, mut freed) = (Vec::new(), 0u64, BTreeMap::<String, u64>::new());
+    let (mut objects, mut end) = (Vec::new(), 0u64);
     let image = session.objects.handles.image().objects;
     let candidates: Vec<Candidate> = image.iter().filter_map(|object| Candidate::of(session, object)).collect();
     let willing: Vec<u64> = candidates.iter().filter(|one| one.is_willing()).map(|one| one.object.image.id).collect();
@@ -214,25 +209,21 @@ fn movable(session: &Session) -> Result<Evicted, Obstacle> {
         let (Ok(offset), Ok(length)) = (offset, length) else { return Err(none()) };
         let kept = kept.get(&object.image.id).into_iter().flatten();
         let charged: Vec<(usize, u64)> = object.holding.iter().chain(kept).copied().collect();
-        let full = leaving(session, functions, (object.native, *bytes), &charged);
-        for (device, amount) in &full {
-            *freed.entry(device.clone()).or_default() += amount;
-        }
-        let (id, native) = (object.image.id, object.native);
         objects.push(Movable {
-            id,
-            native,
+            id: object.image.id,
+            native: object.native,
             functions: *functions,
             name: info.name,
             place: Place { offset, bytes: length },
-            left: shared_out(session, &full).collect(),
-            full,
-            stays: false,
+            full: leaving(session, functions, (object.native, *bytes), &charged),
+            left: Charged::new(),
+            stays: true,
         });
     }
     if let (Some(Candidate { info, .. }), true) = (candidates.first(), objects.is_empty()) {
         return Err(Obstacle::not_now(format!("objects of type {} keep their device memory", info.name)));
     }
+    let freed = BTreeMap::new();
     Ok(Evicted { objects, dropped, memory: None, bytes: end, content: end, freed, unchanged: 0 })
 }
 
@@ -310,8 +301,8 @@ impl Evicted {
     ) -> Result<Evicted, Obstacle> {
         let mut evicted = movable(session)?;
         // Memory that a device and the application share is in the host's already, and counts all the same.
-        let freed = evicted.freed.values().fold(0, |sum: u64, part| sum.saturating_add(*part));
-        let bytes = evicted.bytes.max(freed);
+        let charged = sum_of(evicted.objects.iter().map(|object| &object.full));
+        let bytes = evicted.bytes.max(charged);
         if bytes > room {
             return Err(Obstacle::not_now(format!(
                 "no room for {bytes} bytes from its devices: {room} bytes are left (parked_memory or host_swap)"
@@ -364,8 +355,8 @@ impl Evicted {
         part: Option<u64>,
     ) -> Result<BTreeMap<String, u64>, Obstacle> {
         let before = self.freed.clone();
-        let shared: u64 = self.objects.iter().map(|object| object.remains(session)).sum();
-        let Some(orders) = session.orders.as_ref().filter(|_| shared > 0 && self.dropped.is_empty()) else {
+        let shared = self.rest(session);
+        let Some(orders) = session.orders.as_ref().filter(|_| shared > 0) else {
             return Err(Obstacle::not_now("nothing more of it can leave".to_owned()));
         };
         session.tables.kept.begin(BTreeMap::new());
@@ -380,16 +371,15 @@ impl Evicted {
     }
 
     fn leave(&mut self, session: &Arc<Session>, (attempt, part): (u64, Option<u64>)) -> Result<(), Obstacle> {
-        let shared = sum_of(self.objects.iter().map(|object| &object.left));
-        if let (Some(orders), true) = (&session.orders, shared > 0 && self.dropped.is_empty()) {
-            self.freed.values_mut().for_each(|freed| *freed = 0);
-            self.objects.iter_mut().for_each(|object| object.has_not_left());
+        let shared = self.rest(session);
+        if let Some(orders) = session.orders.as_ref().filter(|_| shared > 0) {
             return self.leave_in_parts(session, (orders, attempt), (shared, part));
         }
         let memory = self.memory.as_ref();
         let left = self.objects.iter().take_while(|object| object.leave(session, memory)).count();
         let stays = self.objects.get(left);
         if stays.is_none() && self.dropped.release(session) {
+            self.note_all_left(session);
             return Ok(());
         }
         let name = stays.or(self.objects.last()).map_or("?", |object| object.name);
@@ -402,6 +392,15 @@ impl Evicted {
         } else {
             Obstacle::Lasting(format!("{why}, and another one lost its own"))
         })
+    }
+
+    fn note_all_left(&mut self, session: &Session) {
+        for object in &mut self.objects {
+            (object.left, object.stays) = (shared_out(session, &object.full).collect(), false);
+            for (device, bytes) in &object.full {
+                *self.freed.entry(device.clone()).or_default() += bytes;
+            }
+        }
     }
 
     /// Others may have the place of what has left before all has. So an object that does not leave stays where it is, while the
@@ -468,5 +467,11 @@ impl Evicted {
 
     pub fn objects(&self) -> u64 {
         self.objects.len() as u64
+    }
+
+    /// Bytes of shared devices that are there and can leave, too: none of objects that leave together or not at all.
+    pub fn rest(&self, session: &Session) -> u64 {
+        let rest = self.objects.iter().map(|object| object.remains(session)).fold(0, u64::saturating_add);
+        if self.dropped.is_empty() { rest } else { 0 }
     }
 }

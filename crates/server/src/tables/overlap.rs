@@ -27,7 +27,7 @@ enum Way {
     None,
     Leaving {
         attempt: u64,
-        /// Bytes in all, of shared devices.
+        /// Bytes of shared devices that must leave, in all.
         all: u64,
         /// Bytes of those that must leave; `None`: all.
         part: Option<u64>,
@@ -72,6 +72,7 @@ impl Overlap {
     /// Objects are about to leave that are charged with so many bytes of shared devices; `part`: so many of these bytes must leave.
     pub fn begin_leaving(&self, attempt: u64, all: u64, part: Option<u64>) {
         let (left, object) = Default::default();
+        let all = part.map_or(all, |part| part.min(all));
         self.state().way = Way::Leaving { attempt, all, part, left, object, told: None, heard: 0 };
     }
 
@@ -235,13 +236,15 @@ mod tests {
         assert_eq!(overlap.must_leave(), u64::MAX);
         overlap.begin_leaving(7, 160, Some(130));
         overlap.begin_object(charged("a", 100));
+        overlap.note_left(&orders, 8);
+        assert_eq!(heard(&node), [8], "a sixteenth of what must leave");
+        overlap.begin_leaving(7, 160, None);
+        overlap.begin_object(charged("a", 100));
         for bytes in [9, 10, 19, 20, 500] {
             overlap.note_left(&orders, bytes);
         }
         assert_eq!(heard(&node), [10, 20, 100]);
-        assert_eq!(overlap.must_leave(), 130);
         assert_eq!(overlap.end_object(&orders, true), charged("a", 100));
-        assert_eq!(overlap.must_leave(), 30);
         // One that tells nothing leaves as a whole; one that does not leave stays with what it has not told of.
         for (bytes, told, has_left, gone) in [(20, None, true, 20), (20, None, false, 0), (20, Some(5), false, 5)] {
             overlap.begin_object(charged("a", bytes));
@@ -253,6 +256,12 @@ mod tests {
         overlap.begin_object(charged("a", 35));
         overlap.end_object(&orders, true);
         assert!(heard(&node).is_empty(), "all that there is");
+        overlap.begin_leaving(7, 160, Some(130));
+        overlap.begin_object(charged("a", 100));
+        assert_eq!(overlap.must_leave(), 130);
+        overlap.end_object(&orders, true);
+        assert_eq!((overlap.must_leave(), heard(&node)), (30, vec![100]));
+        overlap.begin_leaving(7, 160, None);
         overlap.begin_object(vec![("a".into(), 4), ("b".into(), 4)]);
         overlap.note_left(&orders, 4);
         assert_eq!(overlap.end_object(&orders, true).len(), 2, "of one on two devices only the whole is known");

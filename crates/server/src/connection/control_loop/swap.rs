@@ -47,13 +47,13 @@ impl Connected {
     fn evict(&mut self, attempt: u64, (timeout, room): (Duration, u64), part: Option<u64>) {
         let told = match self.take_out(attempt, timeout, room, part) {
             Ok((evicted, figures)) => {
-                let (bytes, freed) = (evicted.bytes, evicted.freed.clone());
+                let (bytes, freed, rest) = (evicted.bytes, evicted.freed.clone(), evicted.rest(&self.session));
                 self.evicted = Some(evicted);
                 self.stage = MoveStage::Evicted;
                 // Lanes wait for messages again, and keep what comes.
                 self.session.calls.tickets.resume();
                 self.lanes.values().for_each(|shadow| shadow.liveness.resume());
-                let left = SwapReport::Evicted { attempt, bytes, figures, freed };
+                let left = SwapReport::Evicted { attempt, bytes, figures, freed, rest: Some(rest) };
                 // As above.
                 let _ = self.report(&MoveReport::Swap(left));
                 // Only now: what a lane tells comes after that.
@@ -83,7 +83,8 @@ impl Connected {
                 let (objects, unchanged) = (evicted.objects(), evicted.unchanged);
                 let figures =
                     SwapFigures { copy_us: us(begun.elapsed()), objects, unchanged, ..SwapFigures::default() };
-                SwapReport::Evicted { attempt, bytes: evicted.bytes, figures, freed }
+                let rest = Some(evicted.rest(&self.session));
+                SwapReport::Evicted { attempt, bytes: evicted.bytes, figures, freed, rest }
             }
             Err(obstacle) => SwapReport::Stays { attempt, reason: obstacle.to_string(), kept: 0 },
         };
