@@ -14,6 +14,12 @@ from pathlib import Path
 from harness.process import AVIARY, HANG, Wrong, alive, children, descriptors, wait_until
 
 
+def is_asked_for_devices(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"list-devices"]
+    return False
+
+
 class Node:
     """`aviary serve` on a socket of its own. It can be killed and started again."""
 
@@ -102,6 +108,8 @@ class Node:
     def stop(self):
         """Politely; then nothing may be left in its folder."""
         servers = self.servers()
+        # What the node asks for devices, which ends by a signal that it gets when the node has ended.
+        asked = [server for server in servers if is_asked_for_devices(server)]
         self.process.send_signal(signal.SIGTERM)
         try:
             status = self.process.wait(timeout=HANG)
@@ -109,7 +117,8 @@ class Node:
             self.process.kill()
             self.process.wait()
             raise Wrong("the node does not stop on SIGTERM") from expired
-        left = [server for server in servers if alive(server)]
+        left = [server for server in servers if server not in asked and alive(server)]
+        wait_until(HANG, "what is asked for devices ends with the node", lambda: not any(map(alive, asked)))
         files = [path.name for path in self.socket.parent.iterdir()]
         if status or left or files:
             raise Wrong(f"after SIGTERM: status {status}, API servers {left}, files {files}")

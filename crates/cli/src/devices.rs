@@ -97,12 +97,13 @@ struct DeviceUse {
 }
 
 pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
-    print_one(devices_of(&command.module, command.vendor.as_deref())?)
+    print_one(|| devices_of(&command.module, command.vendor.as_deref()))
 }
 
-/// `None`: the API's specification lists none.
-fn print_one(told: Option<String>) -> anyhow::Result<ExitCode> {
-    let Some(told) = told else { return Ok(ExitCode::from(LISTS_NONE)) };
+/// `None`: the API's specification lists none. It ends with the node that asks, whatever the vendor's library waits for.
+fn print_one(told: impl FnOnce() -> anyhow::Result<Option<String>>) -> anyhow::Result<ExitCode> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let Some(told) = told()? else { return Ok(ExitCode::from(LISTS_NONE)) };
     // A line of its own: the vendor's library may have printed something.
     println!("\n{told}");
     std::io::stdout().flush()?;

@@ -18,9 +18,11 @@ struct ContextLine {
 
 pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
     let line = |HolderFacts { device, bytes, .. }| ContextLine { device, bytes };
-    let told = process::contexts(&command.module, command.vendor.as_deref()).map_err(anyhow::Error::msg)?;
-    let told = told.map(|contexts| contexts.into_iter().map(line).collect::<Vec<_>>());
-    print_one(told.map(|lines| serde_json::to_string(&lines)).transpose()?)
+    print_one(|| {
+        let told = process::contexts(&command.module, command.vendor.as_deref()).map_err(anyhow::Error::msg)?;
+        let told = told.map(|contexts| contexts.into_iter().map(line).collect::<Vec<_>>());
+        Ok(told.map(|lines| serde_json::to_string(&lines)).transpose()?)
+    })
 }
 
 /// Asks those of the APIs that count memory of devices.

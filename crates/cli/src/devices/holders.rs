@@ -21,9 +21,11 @@ struct HolderLine {
 
 pub fn list_one(command: &ListDevicesCommand) -> anyhow::Result<ExitCode> {
     let line = |HolderFacts { device, process, bytes }| HolderLine { device, process, bytes };
-    let told = process::holders(&command.module, command.vendor.as_deref()).map_err(anyhow::Error::msg)?;
-    let told = told.map(|holders| holders.into_iter().map(line).collect::<Vec<_>>());
-    print_one(told.map(|lines| serde_json::to_string(&lines)).transpose()?)
+    print_one(|| {
+        let told = process::holders(&command.module, command.vendor.as_deref()).map_err(anyhow::Error::msg)?;
+        let told = told.map(|holders| holders.into_iter().map(line).collect::<Vec<_>>());
+        Ok(told.map(|lines| serde_json::to_string(&lines)).transpose()?)
+    })
 }
 
 /// Asks the APIs of these folders that tell: after the first time only those.
