@@ -39,7 +39,7 @@ void aviary_devices(void (*tell)(void *context, const struct aviary_device *devi
     nvmlSystemGetDriverVersion(driver, sizeof driver);
     nvmlSystemGetNVMLVersion(library, sizeof library);
     for (unsigned int at = 0; at < count; at++) {
-        char name[SHOWN_NAME_BYTES] = "unknown", uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+        char name[SHOWN_NAME_BYTES] = "", uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
         nvmlDevice_t device = NULL;
         nvmlPciInfo_t pci = {0};
         nvmlMemory_t memory = {0};

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,7 +17,7 @@ const (
 	taintUnhealthy = claims.Driver + "/unhealthy"
 	taintCordoned  = claims.Driver + "/cordoned"
 	taintEvacuated = claims.Driver + "/evacuated"
-	// lostReason is what the node daemon says of a device that is gone for its vendor's library.
+	// lostReason is how the node daemon's reason begins of a device that is gone for its vendor's library.
 	lostReason = "the device is lost"
 	// goneReason is told of a device that claims have and that the daemon does not list.
 	goneReason = "the node daemon does not list the device any more"
@@ -41,7 +42,7 @@ func conditionOf(fine bool, reason string) condition {
 	switch {
 	case fine:
 		return healthy
-	case reason == lostReason:
+	case strings.HasPrefix(reason, lostReason):
 		return lost
 	}
 	return ailing

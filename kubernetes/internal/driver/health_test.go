@@ -62,7 +62,7 @@ func TestTaintsOfHealth(t *testing.T) {
 		{0, "", nil},
 		{time.Hour, "it has pages that wait to be retired", []string{"unhealthy=ailing:NoSchedule"}},
 		{time.Hour, "it has pages that wait to be retired", []string{"unhealthy=ailing:NoSchedule"}},
-		{time.Second, lostReason, []string{"unhealthy=lost:NoSchedule"}},
+		{time.Second, lostReason + ": it has left the bus", []string{"unhealthy=lost:NoSchedule"}},
 		{grace - time.Nanosecond, lostReason, []string{"unhealthy=lost:NoSchedule"}},
 		{time.Nanosecond, lostReason, []string{"unhealthy=lost:NoSchedule", "unhealthy=lost:NoExecute"}},
 		{time.Second, "", nil},
