@@ -135,6 +135,10 @@ def overcommitment(tools):
         node.grant("a", "--share", "61", "--limit", "device_memory=600M", status=1)
         node.grant("a", "--share", "60", "--limit", "device_memory=600M")
         node.grant("c", "--share", "50", "--limit", "device_memory=1G", "--overcommit")
+        # With it there is too much; what a grant has already, or less of it, is given all the same.
+        node.grant("a", "--share", "60", "--limit", "device_memory=600M")
+        node.grant("a", "--share", "50", "--limit", "device_memory=500M")
+        node.grant("a", "--share", "51", "--limit", "device_memory=500M", status=1)
         node.revoke("a")
         node.grant("d", "--share", "11", status=1)
 

@@ -16,7 +16,7 @@ from harness.process import AVIARY, HANG, Wrong, alive, children, descriptors, w
 
 def is_asked_for_devices(pid):
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"list-devices"]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] in ([b"list-devices"], [b"list-holders"])
     return False
 
 

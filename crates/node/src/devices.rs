@@ -28,6 +28,8 @@ struct Shared {
 #[derive(Default)]
 struct Listing {
     last: Option<(Instant, Result<Value, String>)>,
+    /// Bytes by name, as listed last: also of devices that are not listed at the moment.
+    memories: BTreeMap<String, u64>,
     is_running: bool,
 }
 
@@ -71,13 +73,17 @@ impl DeviceLister {
     /// Bytes of the devices whose memory is known at `now`, by their names: of equal ones of an API together. None before they
     /// were listed for the first time, which this does not wait for.
     pub(crate) fn memories(&self, now: Instant) -> BTreeMap<String, u64> {
-        self.answer(now).devices.map_or_else(BTreeMap::new, |devices| memories(&devices))
+        self.answer(now);
+        self.state().memories.clone()
     }
 
     fn run(&self) {
         let listed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.0.list)()));
         let listed = listed.unwrap_or_else(|_| Err("listing the devices has panicked".to_owned()));
         let mut state = self.state();
+        if let Ok(devices) = &listed {
+            state.memories.extend(memories(devices));
+        }
         state.last = Some((Instant::now(), listed));
         state.is_running = false;
     }

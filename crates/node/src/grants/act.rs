@@ -4,7 +4,7 @@
 //! without the node's lock, so that a slow one holds up no guest.
 
 use super::{
-    commitment::{Claim, Excess, Stock, excess},
+    commitment::{Claim, Excess, Promise, Stock, excess},
     entrance,
     error::GrantError,
     report::{GrantReport, report_of},
@@ -61,10 +61,10 @@ impl Core {
             if let (Some(via), Some(known)) = (&mut grant.via, known) {
                 via.key.clone_from(&known.key);
             }
-            self.check_grant(&state, &grant, request.overcommit)?;
             if state.grants.held.get(&grant.name).is_some_and(|held| held.grant == grant) {
                 return Ok(report_of(&state, &grant));
             }
+            self.check_grant(&state, &grant, request.overcommit)?;
             !state.grants.has(&grant.name)
         };
         store.open()?;
@@ -133,17 +133,23 @@ impl Core {
         if known.is_none() {
             check_free(state, name)?;
         }
-        let claim =
-            |grant: &Grant| Claim { tenant: state.tenants().with_own(grant.tenant()), share: grant.share.unwrap_or(0) };
         if grant.via.is_some() {
             return Ok(());
         }
-        let claims: Vec<Claim> =
-            others().filter(|held| held.grant.via.is_none()).map(|held| claim(&held.grant)).collect();
+        let claim = |grant: &Grant| Claim {
+            tenant: state.tenants().with_own(grant.tenant()),
+            share: grant.share.unwrap_or(0),
+            is_leaving: false,
+        };
+        let held = others().filter(|held| held.grant.via.is_none()).map(|held| claim(&held.grant));
+        let leaving = grants.leaving_tenants().map(|tenant| Claim { tenant, share: 0, is_leaving: true });
+        let claims: Vec<Claim> = held.chain(leaving).collect();
+        let now = known.map(|held| claim(&held.grant));
         let listed =
             self.config.device_lister.as_ref().map(|lister| lister.memories(Instant::now())).unwrap_or_default();
         let stock = Stock { rules: &state.tenancy.shares.rules(), listed: &listed };
-        match excess(&claims, &claim(grant), &stock).filter(|_| !overcommit) {
+        let promise = Promise { new: &claim(grant), now: now.as_ref() };
+        match excess(&claims, &promise, &stock).filter(|_| !overcommit) {
             Some(Excess { device, what, sum, most }) => {
                 Err(GrantError::Overcommitted { name: name.clone(), device, what, sum, most })
             }

@@ -14,7 +14,7 @@ use crate::upgrade::inheritance::Handover;
 use aviary_control::Foreign;
 use std::{
     os::fd::{AsFd, OwnedFd},
-    time::SystemTime,
+    time::{Instant, SystemTime},
 };
 
 impl Core {
@@ -48,6 +48,10 @@ impl Core {
         }
         notes.iter().for_each(|note| self.log.warn(note));
         if !state.grants.held.is_empty() {
+            // For the next one: how much memory there is.
+            if let Some(lister) = &self.config.device_lister {
+                lister.answer(Instant::now());
+            }
             self.log.info(format_args!("{} grants are in force", state.grants.held.len()));
         }
     }

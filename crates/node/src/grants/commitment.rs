@@ -22,6 +22,8 @@ pub(super) struct Claim {
     pub tenant: Tenant,
     /// Per cent of the time of each device; 0: nothing is guaranteed.
     pub share: u32,
+    /// It is being taken back: what its sessions have is not free yet, and it gets no more.
+    pub is_leaving: bool,
 }
 
 /// A device of which too much would be given away.
@@ -76,29 +78,46 @@ impl Stock<'_> {
     }
 }
 
-/// The first device of which `claims` have more than there is, and the claim that is `new` a part of it.
-pub(super) fn excess(claims: &[Claim], new: &Claim, stock: &Stock<'_>) -> Option<Excess> {
-    let of_claims = claims.iter().chain([new]).flat_map(|claim| {
+/// A claim, and what the grant of its name has now.
+pub(super) struct Promise<'a> {
+    pub new: &'a Claim,
+    pub now: Option<&'a Claim>,
+}
+
+/// The first device of which the `others` and the new claim have more than there is, if the grant gets more of it than it has now.
+pub(super) fn excess(others: &[Claim], promise: &Promise<'_>, stock: &Stock<'_>) -> Option<Excess> {
+    let of_claims = others.iter().chain([promise.new]).flat_map(|claim| {
         let limits = claim.tenant.device_limits.iter().map(|limit| limit.device.as_str());
         claim.tenant.only_devices.iter().flatten().map(String::as_str).chain(limits)
     });
     let of_rules = stock.rules.0.iter().map(|(name, _)| name.as_str());
     let listed = stock.listed.keys().map(String::as_str);
     let devices: BTreeSet<&str> = of_claims.chain(of_rules).chain(listed).chain([ANY]).collect();
-    devices.into_iter().filter(|device| new.may_use(device)).find_map(|device| on_device(claims, new, stock, device))
+    let mut devices = devices.into_iter().filter(|device| promise.new.may_use(device));
+    devices.find_map(|device| on_device(others, promise, stock, device))
 }
 
-fn on_device(claims: &[Claim], new: &Claim, stock: &Stock<'_>, device: &str) -> Option<Excess> {
-    let users = || claims.iter().filter(|claim| claim.may_use(device)).chain([new]);
+fn on_device(others: &[Claim], promise: &Promise<'_>, stock: &Stock<'_>, device: &str) -> Option<Excess> {
+    let Promise { new, now } = promise;
+    let now = now.filter(|claim| claim.may_use(device));
+    let users = || others.iter().filter(|claim| claim.may_use(device)).chain([*new]);
     let found = |what, sum, most| Some(Excess { device: device.to_owned(), what, sum, most });
     let shares: u64 = users().map(|claim| u64::from(claim.share)).sum();
-    if new.share > 0 && shares > u64::from(WHOLE_SHARE) {
+    if new.share > now.map_or(0, |now| now.share) && shares > u64::from(WHOLE_SHARE) {
         return found("shares (per cent)", shares, u64::from(WHOLE_SHARE));
     }
     let memory = stock.memory_of(device)?;
-    let had_by = |claim: &Claim| claim.memory_on(device).map_or(memory.unlimited, |limit| limit.min(memory.bytes));
+    let had_by = |claim: &Claim| match claim.memory_on(device) {
+        Some(limit) => limit.min(memory.bytes),
+        None if claim.is_leaving => 0,
+        None => memory.unlimited,
+    };
     let sum = users().map(had_by).fold(0, u64::saturating_add);
-    if sum > memory.most && had_by(new) > 0 { found("memory (bytes)", sum, memory.most) } else { None }
+    if sum > memory.most && had_by(new) > now.map_or(0, had_by) {
+        found("memory (bytes)", sum, memory.most)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -119,7 +138,7 @@ mod tests {
                 }
             }
         }
-        Claim { tenant, share }
+        Claim { tenant, share, is_leaving: false }
     }
 
     fn rules(memory: &[(&str, u64)]) -> Rules {
@@ -131,7 +150,36 @@ mod tests {
 
     fn found(claims: &[Claim], new: &Claim, rules: &Rules) -> Option<(String, u64)> {
         let stock = Stock { rules, listed: &BTreeMap::new() };
-        excess(claims, new, &stock).map(|excess| (excess.device, excess.sum))
+        excess(claims, &Promise { new, now: None }, &stock).map(|excess| (excess.device, excess.sum))
+    }
+
+    #[test]
+    fn what_a_grant_has_already_is_not_refused() {
+        let (others, listed) = ([claim(60, &[], &[("A", 60)])], BTreeMap::from([("A".to_owned(), 100)]));
+        let none = Rules::default();
+        let stock = Stock { rules: &none, listed: &listed };
+        let found = |new: &Claim, now: &Claim| {
+            excess(&others, &Promise { new, now: Some(now) }, &stock).map(|excess| (excess.what, excess.sum))
+        };
+        let now = claim(50, &[], &[("A", 50)]);
+        assert_eq!(found(&now, &now), None);
+        assert_eq!(found(&claim(45, &[], &[("A", 45)]), &now), None, "less than now");
+        assert_eq!(found(&claim(51, &[], &[("A", 40)]), &now), Some(("shares (per cent)", 111)));
+        assert_eq!(found(&claim(0, &[], &[("A", 51)]), &now), Some(("memory (bytes)", 111)));
+        assert_eq!(
+            found(&now, &claim(50, &["B"], &[("A", 50)])),
+            Some(("shares (per cent)", 110)),
+            "it had another one"
+        );
+    }
+
+    #[test]
+    fn what_is_being_taken_back_is_not_free_yet() {
+        let leaving = |memory: &[(&str, u64)]| Claim { is_leaving: true, ..claim(0, &[], memory) };
+        let rules = rules(&[("A*", 100)]);
+        assert_eq!(found(&[leaving(&[("A*", 60)])], &claim(0, &[], &[("A*", 41)]), &rules), Some(("A*".into(), 101)));
+        assert_eq!(found(&[leaving(&[("A*", 60)])], &claim(0, &[], &[("A*", 40)]), &rules), None);
+        assert_eq!(found(&[leaving(&[])], &claim(0, &[], &[("A*", 100)]), &rules), None);
     }
 
     #[test]
@@ -171,7 +219,7 @@ mod tests {
         let listed = BTreeMap::from([("A 1".to_owned(), 100), ("B".to_owned(), 50)]);
         let found = |claims: &[Claim], new: &Claim, rules: &Rules| {
             let stock = Stock { rules, listed: &listed };
-            excess(claims, new, &stock).map(|excess| (excess.device, excess.sum))
+            excess(claims, &Promise { new, now: None }, &stock).map(|excess| (excess.device, excess.sum))
         };
         let none = Rules::default();
         let own = |bytes| claim(0, &[], &[("A*", bytes)]);

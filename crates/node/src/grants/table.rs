@@ -106,9 +106,12 @@ impl Grants {
 
     /// Tenants of all grants of which something is there.
     pub fn tenants(&self) -> impl Iterator<Item = Tenant> {
-        let leaving =
-            self.leaving.values().filter(|leaving| !leaving.report.done).map(|leaving| leaving.tenant.clone());
-        self.held.values().map(|held| held.grant.tenant()).chain(leaving)
+        self.held.values().map(|held| held.grant.tenant()).chain(self.leaving_tenants())
+    }
+
+    /// Tenants of grants that are being taken back.
+    pub fn leaving_tenants(&self) -> impl Iterator<Item = Tenant> {
+        self.leaving.values().filter(|leaving| !leaving.report.done).map(|leaving| leaving.tenant.clone())
     }
 
     /// Adds a grant, or replaces the one of its name, which keeps its place. Answers the place.
