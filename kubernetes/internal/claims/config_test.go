@@ -115,7 +115,7 @@ func TestParametersAreOfTheirRequests(t *testing.T) {
 	}
 	grant, err := plan.Grant(node.Entrance{Key: "k"}, names)
 	if err != nil || strings.Join(grant.APIs, " ") != "opencl" || *grant.Cap != 400 || *grant.Sessions != 3 || *grant.Threads != 9 ||
-		grant.Limits["handles"] != 5 || grant.Priority != -2 || grant.DeviceLimits[0].Limit != 0 {
+		grant.Limits["handles"] != 5 || grant.Priority != -2 || *grant.DeviceLimits[0].Limit != 0 {
 		t.Fatalf("%+v %v", grant, err)
 	}
 	if _, err := planOf(requests, of(entry(claim, `, "functions": {"deny": ["f"]}`), "a")); err == nil || !strings.Contains(err.Error(), "make two claims") {

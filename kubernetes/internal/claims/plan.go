@@ -173,7 +173,8 @@ func (p *Plan) Grant(entrance node.Entrance, known func(device string) (Known, e
 	}
 	for _, name := range grant.OnlyDevices {
 		if hasMemory[name] || memory[name] > 0 {
-			grant.DeviceLimits = append(grant.DeviceLimits, node.DeviceLimit{Device: name, Resource: "device_memory", Limit: memory[name]})
+			limit := uint64(max(memory[name], 0))
+			grant.DeviceLimits = append(grant.DeviceLimits, node.DeviceLimit{Device: name, Resource: "device_memory", Limit: &limit})
 		}
 		if shares[name] != shares[grant.OnlyDevices[0]] {
 			return grant, mistake("its shares of the devices %s and %s are not the same: make two claims", grant.OnlyDevices[0], name)
@@ -213,9 +214,9 @@ func (c *AcceleratorConfig) apply(grant *node.Grant) error {
 	}
 	for name, limit := range c.Limits {
 		if grant.Limits == nil {
-			grant.Limits = map[string]int64{}
+			grant.Limits = map[string]uint64{}
 		}
-		grant.Limits[name] = limit.Value()
+		grant.Limits[name] = uint64(max(limit.Value(), 0))
 	}
 	return nil
 }

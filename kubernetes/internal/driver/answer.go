@@ -116,8 +116,8 @@ func (d *Driver) answer(ctx context.Context, claim *resourceapi.ResourceClaim) e
 		refusal = d.grantKey(ctx, plan, key)
 	}
 	d.Metrics.Count(metrics.Answer, d.now().Sub(began), refusal)
-	if errors.Is(refusal, node.ErrAway) && claims.IsReady(claim, plan, key) {
-		// It has its grant, which is there again with the daemon.
+	if (errors.Is(refusal, node.ErrAway) || errors.Is(refusal, node.ErrUnknown)) && claims.IsReady(claim, plan, key) {
+		// It has its grant, which is there again with the daemon and its list of devices.
 		return refusal
 	}
 	told := d.tellReady(ctx, claim, plan, key, refusal)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -389,8 +390,9 @@ func TestRemoteClaim(t *testing.T) {
 		t.Fatal(ids)
 	}
 	near, far := w.nodes["n2"].held("k8s-u1"), w.nodes["n1"].held("k8s-u1")
+	limit := far.DeviceLimits[0]
 	if near.Via == nil || near.Via.Node != "h:1" || far.Entrance.Key != near.Via.Key || *far.Share != 25 ||
-		far.DeviceLimits[0] != (node.DeviceLimit{Device: deviceName, Resource: "device_memory", Limit: 256 << 20}) {
+		limit.Device != deviceName || limit.Resource != "device_memory" || *limit.Limit != 256<<20 {
 		t.Fatalf("%+v %+v", near, far)
 	}
 	unprepared, _ := w.driver("n2", nil).UnprepareResourceClaims(t.Context(), []kubeletplugin.NamespacedObject{{UID: "u1"}})
@@ -493,7 +495,7 @@ func TestPublished(t *testing.T) {
 	w.nodes["n1"].list = []node.Device{{API: "nvml", Name: deviceName, Healthy: true}, {API: "cuda", Name: deviceName, Memory: &memory}}
 	w.nodes["n1"].grants = map[string]node.Grant{
 		"k8s-x": {Name: "k8s-x", Share: &share, OnlyDevices: []string{deviceName}},
-		"hand":  {Name: "hand", Share: &share, OnlyDevices: []string{"A*"}, Limits: map[string]int64{"device_memory": 2 << 20}},
+		"hand":  {Name: "hand", Share: &share, OnlyDevices: []string{"A*"}, Limits: map[string]uint64{"device_memory": 2 << 20}},
 		"other": {Name: "other", Share: &share, OnlyDevices: []string{"B"}},
 	}
 	driver := w.driver("n1", nil)
@@ -509,6 +511,13 @@ func TestPublished(t *testing.T) {
 	got, free := one.Capacity[claims.Memory].Value, one.Capacity[claims.Share].Value
 	if got.Value() != 8<<20 || free.Value() != 70 || !*one.AllNodes || !*one.Attributes["cuda"].BoolValue || len(one.Taints) != 1 {
 		t.Fatalf("%+v", one)
+	}
+	// Whoever has all of its memory by hand, or says so in any number: no claim gets any of it.
+	for _, memory := range []uint64{10 << 20, math.MaxUint64} {
+		w.nodes["n1"].grants["hand"] = node.Grant{Name: "hand", Limits: map[string]uint64{"device_memory": memory}}
+		if resources, err := driver.look(t.Context()); err != nil || len(resources.Pools["n1"].Slices[0].Devices) != 1 {
+			t.Fatalf("%+v %v", resources, err)
+		}
 	}
 	w.nodes["n1"].away = true
 	if resources, err := driver.look(t.Context()); resources != nil || err == nil {

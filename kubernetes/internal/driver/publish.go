@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -215,11 +216,12 @@ func takenBy(grants []node.GrantReport, name string) shareOf {
 		}
 		memory, ok := grant.Limits["device_memory"]
 		for _, limit := range grant.DeviceLimits {
-			if limit.Resource == "device_memory" && fits(limit.Device) && (!ok || limit.Limit < memory) {
-				memory, ok = limit.Limit, true
+			if limit.Limit != nil && limit.Resource == "device_memory" && fits(limit.Device) && (!ok || *limit.Limit < memory) {
+				memory, ok = *limit.Limit, true
 			}
 		}
-		taken.memory += memory
+		// An operator may give any number of bytes.
+		taken.memory = int64(min(uint64(taken.memory)+min(memory, math.MaxInt64), math.MaxInt64))
 	}
 	return taken
 }
@@ -237,7 +239,12 @@ func (d *Driver) pool(devices map[string]accelerator, grants []node.GrantReport)
 	node := d.stance
 	d.mutex.Unlock()
 	for key, one := range devices {
-		list = append(list, d.slice(key, one, takenBy(grants, one.name), node))
+		taken := takenBy(grants, one.name)
+		// Of one whose memory somebody has given away by hand, no claim can have any.
+		if one.memory >= mebibyte && one.memory-taken.memory < mebibyte {
+			continue
+		}
+		list = append(list, d.slice(key, one, taken, node))
 	}
 	slices.SortFunc(list[1:], func(a, b resourceapi.Device) int { return strings.Compare(a.Name, b.Name) })
 	pool := resourceslice.Pool{}

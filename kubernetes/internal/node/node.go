@@ -55,11 +55,11 @@ type Entrance struct {
 	Key    string `json:"key,omitempty"`
 }
 
-// DeviceLimit is a limit on the devices of one name.
+// DeviceLimit is a limit on the devices of one name; nil: none.
 type DeviceLimit struct {
-	Device   string `json:"device"`
-	Resource string `json:"resource"`
-	Limit    int64  `json:"limit"`
+	Device   string  `json:"device"`
+	Resource string  `json:"resource"`
+	Limit    *uint64 `json:"limit"`
 }
 
 // Via is a node to which guests are carried; the daemon answers with the key that it shows there.
@@ -76,7 +76,8 @@ func (v *Via) LeadsTo(other *Via) bool {
 
 // Functions are those of an API that guests may call.
 type Functions struct {
-	Allow []string `json:"allow,omitempty"`
+	// Allow: nil: all but those of Deny.
+	Allow []string `json:"allow,omitzero"`
 	Deny  []string `json:"deny,omitempty"`
 }
 
@@ -84,7 +85,7 @@ type Functions struct {
 type Grant struct {
 	Name         string            `json:"name"`
 	Entrance     Entrance          `json:"entrance"`
-	Limits       map[string]int64  `json:"limits,omitempty"`
+	Limits       map[string]uint64 `json:"limits,omitempty"`
 	DeviceLimits []DeviceLimit     `json:"device_limits,omitempty"`
 	Sessions     *int64            `json:"sessions,omitempty"`
 	Threads      *int64            `json:"threads,omitempty"`
