@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Of a list: an API server has no more files. */
-enum { MOST_LISTED = 8192 };
+/* Of a list: an API server has no more files. A process of the tenant that answers slowly delays the call by so many seconds, and by as
+ * long as one answer may take. */
+enum { MOST_LISTED = 8192, MOST_SECONDS = 10 };
 
 /* A descriptor that the caller closes; -1: there is no such offer. */
 int cuda_fetch_offer(const aviary_shared_name *name, uint64_t *note) {
@@ -45,19 +47,26 @@ uint64_t cuda_fetched_bytes(void) {
     return cuda_fetched.there ? cuda_fetched.bytes : 0;
 }
 
+static time_t seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
 static void close_all(const int *descriptors, size_t count) {
     for (size_t i = 0; i < count; i++)
         close(descriptors[i]);
 }
 
 /* Fetches all that a list names, which another process of the tenant has written: how many, in an array that the caller frees; 0: it is
- * none, or one of them is there no longer. */
+ * none, one of them is there no longer, or that takes too long. */
 static size_t fetch_list(int list, int **descriptors) {
     struct stat file;
     aviary_offer_name name;
     size_t count = fstat(list, &file) == 0 && file.st_size > 0 ? (size_t)file.st_size / sizeof name : 0, fetched = 0;
     *descriptors = count && count <= MOST_LISTED ? calloc(count, sizeof **descriptors) : NULL;
-    for (; *descriptors && fetched < count; fetched++) {
+    time_t until = seconds_now() + MOST_SECONDS;
+    for (; *descriptors && fetched < count && seconds_now() <= until; fetched++) {
         uint64_t note = 0;
         /* The offset is shared with whoever else has it. */
         if (pread(list, &name, sizeof name, (off_t)(fetched * sizeof name)) != (ssize_t)sizeof name)

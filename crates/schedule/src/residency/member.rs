@@ -59,6 +59,8 @@ pub struct Resident {
     pub part: Option<u64>,
     /// While it is out: of what is still there some can leave, too.
     pub can_go_further: bool,
+    /// It has refused to, since something of it left the last time.
+    pub keeps_rest: bool,
     /// While it is coming in: how much of what had left may be there; `None`: all of it.
     pub credit: Option<BTreeMap<usize, u64>>,
     /// When it was told of more the last time.
@@ -107,6 +109,7 @@ impl Resident {
             gone: BTreeMap::new(),
             part: None,
             can_go_further: false,
+            keeps_rest: false,
             credit: None,
             heard_at: 0,
             paid_until: 0,
@@ -177,6 +180,7 @@ impl Resident {
         let can_leave = rest.map_or_else(|| self.part.is_some_and(|part| all >= part), |rest| rest > 0);
         self.can_go_further = can_leave && kept.values().any(|bytes| *bytes > 0);
         (self.kept, self.not_before, self.gone, self.part) = (kept, 0, BTreeMap::new(), None);
+        self.keeps_rest = false;
     }
 
     /// Since when it waits, if it does.

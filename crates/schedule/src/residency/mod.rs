@@ -103,7 +103,7 @@ impl Residency {
         if let Some(member) = self.members.get_mut(&session) {
             member.held = member.remains();
             (member.gone, member.credit) = (BTreeMap::new(), None);
-            (member.part, member.can_go_further) = (None, false);
+            (member.part, member.can_go_further, member.keeps_rest) = (None, false, false);
             (member.ask, member.wanted, member.leaves_for) = (None, None, None);
             member.short.clear();
             (member.place, member.turn_until) = (Place::In, u64::MAX);
@@ -294,7 +294,7 @@ impl Residency {
                 (member.stays, member.not_before) = (0, 0);
             }
             member.kept.clear();
-            member.can_go_further = false;
+            (member.can_go_further, member.keeps_rest) = (false, false);
             member.short.clear();
             member.active_at = now;
             member.begin_turn(TURNS, now);
@@ -329,8 +329,8 @@ impl Residency {
         if let Some(member) = self.members.get_mut(&session) {
             member.part = None;
             if member.place == Place::Out && !was_coming {
+                (member.keeps_rest, member.leaves_for) = (true, None);
                 member.note_stay(now);
-                member.leaves_for = None;
                 return Ok(());
             }
             member.note_stay(now);
@@ -536,7 +536,7 @@ impl Residency {
     fn can_come_free(&self, session: u64, need: &BTreeMap<usize, u64>, refuses: impl Fn(&Resident) -> bool) -> bool {
         let stays = |number: &u64, member: &Resident| {
             *number == session
-                || member.place == Place::Out && !member.can_go_further
+                || member.place == Place::Out && (!member.can_go_further || member.keeps_rest && refuses(member))
                 || member.place == Place::In && (refuses(member) || member.turn_until == u64::MAX)
         };
         need.iter().all(|(device, bytes)| {

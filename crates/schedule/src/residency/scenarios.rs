@@ -205,21 +205,39 @@ fn allocation_has_the_rest_of_one_that_is_out_and_does_not_say_what_can_leave() 
     }
 }
 
-#[test]
-fn one_of_which_nothing_more_can_leave_is_not_asked() {
-    let mut residency = one_that_is_out_in_part_and_one_that_stays(Some(0));
-    let (mut now, mut stays) = (5 * MS, 0);
+/// When the allocation of the second session is refused; `stays` answers each order to leave.
+fn refused_after(residency: &mut Residency, mut stays: impl FnMut(&mut Residency, u64, u64)) -> u64 {
+    let mut now = 5 * MS;
     loop {
         match residency.decide(now).as_slice() {
             [] => now = residency.next_look(now).unwrap(),
-            [Order::Evict { session: 2, .. }] => {
-                residency.stayed(2, now).unwrap();
-                stays += 1;
-            }
-            [Order::Refuse { session: 2, request: 2 }] => break,
+            [Order::Evict { session, .. }] => stays(residency, *session, now),
+            [Order::Refuse { session: 2, request: 2 }] => return now,
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn one_of_which_the_rest_refuses_to_leave_keeps_nobody_waiting() {
+    let mut residency = one_that_is_out_in_part_and_one_that_stays(Some(210));
+    let mut asked = [0; 3];
+    let now = refused_after(&mut residency, |residency, session, now| {
+        residency.stayed(session, now).unwrap();
+        asked[session as usize] += 1;
+    });
+    assert_eq!((now, asked[1] > 3, asked[2] > 3), (4 * MS + PATIENCE.room, true, true));
+}
+
+#[test]
+fn one_of_which_nothing_more_can_leave_is_not_asked() {
+    let mut residency = one_that_is_out_in_part_and_one_that_stays(Some(0));
+    let mut stays = 0;
+    let now = refused_after(&mut residency, |residency, session, now| {
+        assert_eq!(session, 2);
+        residency.stayed(session, now).unwrap();
+        stays += 1;
+    });
     assert_eq!((now, stays > 3), (4 * MS + PATIENCE.room, true));
 }
 

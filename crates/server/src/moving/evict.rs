@@ -19,7 +19,7 @@ use crate::api::{EvictableType, HandleTypeInfo};
 use crate::handles::image::LiveObject;
 use crate::session::Session;
 use crate::tables::contents::Mapped;
-use crate::tables::overlap::{Charged, sum_of};
+use crate::tables::overlap::{Charged, sum, sum_of};
 
 /// A session may need more host memory than the last time, by such a part, before its calls wait for that to be made.
 const GROWTH: u64 = 8;
@@ -105,7 +105,7 @@ impl Movable {
 
     /// Bytes of that.
     fn remains(&self, session: &Session) -> u64 {
-        sum_of([&self.rest(session)].into_iter())
+        sum(&self.rest(session))
     }
 
     /// None of it has left, or not all.
@@ -121,7 +121,7 @@ impl Movable {
     }
 
     fn come_back(&self, session: &Session, memory: Option<&Mapped>) -> bool {
-        let (overlap, shared) = (&session.tables.overlap, sum_of([&self.left].into_iter()));
+        let (overlap, shared) = (&session.tables.overlap, sum(&self.left));
         let place = self.native(session).zip(self.content(memory));
         overlap.begin_return_of(shared);
         // SAFETY: as above; the bytes are those that `leave` has written.
@@ -134,7 +134,7 @@ impl Movable {
 
     /// Waits for the node's credit. One whose module waits for parts of it itself begins with the first.
     fn may_come_back(&self, session: &Session) -> bool {
-        let bytes = if self.functions.device.is_some() { 0 } else { sum_of([&self.left].into_iter()) };
+        let bytes = if self.functions.device.is_some() { 0 } else { sum(&self.left) };
         session.orders.as_ref().is_none_or(|orders| session.tables.overlap.await_credit(orders, bytes))
     }
 }

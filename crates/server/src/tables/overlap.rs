@@ -60,7 +60,8 @@ struct OverlapState {
 #[derive(Debug, Default)]
 pub struct Overlap(Mutex<OverlapState>);
 
-fn sum(charged: &Charged) -> u64 {
+/// Bytes, on all devices.
+pub fn sum(charged: &Charged) -> u64 {
     charged.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
 }
 
