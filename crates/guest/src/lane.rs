@@ -6,6 +6,8 @@
 pub(crate) mod callback_thread;
 mod early;
 pub(crate) mod frame;
+mod held;
+mod holding;
 pub(crate) mod prefix;
 pub(crate) mod serving;
 pub(crate) mod syncing;
@@ -22,6 +24,7 @@ use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, 
 use crate::connection::Connection;
 use crate::descriptor::Lost;
 use crate::lane::frame::Frame;
+use crate::lane::held::{Held, Milestone};
 use crate::lane::prefix::prefix;
 use crate::memory::block::Block;
 use crate::memory::deliveries::Waiter;
@@ -31,23 +34,10 @@ use crate::process::log;
 use crate::process::trace;
 use crate::process::unwind::Foreign;
 
-/// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
-/// no longer uses.
-const MAX_HELD_BYTES: u64 = 64 << 20;
-const MAX_HELD_BLOCKS: usize = 512;
 /// Spin window before the next reply, when the server has advised it.
 const ADVISED_SPIN_WINDOW: Duration = Duration::from_micros(300);
 /// Frames kept for nested calls.
 const KEPT_FRAMES: usize = 4;
-
-#[derive(Default)]
-struct Held {
-    /// Tickets and the blocks that their calls name, in ascending order of tickets.
-    blocks: VecDeque<(u64, Block)>,
-    bytes: u64,
-    /// Some are of calls that were not sent, but parts of whose inputs were: tickets do not tell when these have arrived.
-    unsent: bool,
-}
 
 /// The prefix of a reply, and what its header says of the call.
 pub(crate) struct Answer {
@@ -85,6 +75,7 @@ pub(crate) struct ThreadLane {
     #[allow(clippy::vec_box)]
     frames: Cell<Vec<Box<Frame>>>,
     held: RefCell<Held>,
+    milestone: Cell<Option<Milestone>>,
     /// A deferred error of an asynchronous call, not reported to the application yet.
     deferred: Cell<Option<i64>>,
     /// True if the server's last advice was to spin: see `follow_advice`.
@@ -163,6 +154,7 @@ impl ThreadLane {
             frame: Cell::new(None),
             frames: Cell::new(Vec::new()),
             held: RefCell::default(),
+            milestone: Cell::default(),
             deferred: Cell::new(None),
             awake: Cell::new(false),
             callbacks: Cell::new(0),
@@ -362,6 +354,13 @@ impl ThreadLane {
 
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
+        let answer = self.take_messages(serial, frame);
+        frame.copies.finish();
+        answer
+    }
+
+    /// Until the reply is in the frame.
+    fn take_messages(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
             let receiving = self.begin_receiving();
             self.receive(frame)?;
@@ -379,12 +378,17 @@ impl ThreadLane {
                     let ReplyHeader { flags, status, detail, .. } = header;
                     return Ok(Answer { flags, status, detail, at, deferred: kept.or(deferred) });
                 }
+                kind::REPLY if self.milestone.get().is_some_and(|milestone| milestone.serial == header.serial) => {
+                    self.keep_deferred(deferred);
+                    self.milestone.get().into_iter().for_each(|milestone| self.reached(milestone));
+                }
                 kind::ARRIVED => {
                     let at = fields.position();
                     self.take_early(at, frame)?;
                 }
                 kind::CALLBACK => {
                     let at = fields.position();
+                    frame.copies.finish();
                     if let Some(thrown) = self.serve_callback(header.serial, at, frame)? {
                         self.throw_after_reply(serial, frame, thrown);
                     }
@@ -468,75 +472,12 @@ impl ThreadLane {
         Ok(None)
     }
 
-    fn hold(&self, ticket: u64, frame: &mut Frame) -> Result<(), Lost> {
-        let crowded = {
-            let mut held = self.held.borrow_mut();
-            for block in frame.blocks.drain(..) {
-                held.bytes += block.size;
-                held.blocks.push_back((ticket, block));
-            }
-            held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS
-        };
-        if crowded {
-            if !self.held.borrow().unsent {
-                self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
-            }
-            let held = self.held.borrow();
-            if held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS {
-                drop(held);
-                self.finish_posted()?;
-                self.held.borrow_mut().unsent = false;
-            }
-        }
-        Ok(())
-    }
-
-    /// A call is not sent. If parts of its inputs were, its blocks are held until the next answer of this lane, which comes
-    /// behind them.
-    pub fn hold_if_ahead(&self, frame: &mut Frame) {
-        if !frame.ahead {
-            return;
-        }
-        let ticket = self.connection.tickets.last();
-        // A signal handler that interrupts the use of the list leaves the blocks in use for ever.
-        let blocks = std::mem::take(&mut frame.blocks);
-        let Ok(mut held) = self.held.try_borrow_mut() else { return };
-        held.unsent = true;
-        for block in blocks {
-            held.bytes += block.size;
-            held.blocks.push_back((ticket, block));
-        }
-    }
-
-    /// Waits until all calls that this thread has sent are executed.
-    pub fn finish_posted(&self) -> Result<(), Lost> {
-        let mut sync = self.take_frame();
-        let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
-        self.keep_deferred(answer.deferred);
-        self.give_frame(sync);
-        Ok(())
-    }
-
     /// Keeps a deferred error for the next call that can report it; the oldest one wins.
     #[inline]
     pub fn keep_deferred(&self, error: Option<i64>) {
         if let Some(error) = error {
             let older = self.deferred.get();
             self.deferred.set(older.or(Some(error)));
-        }
-    }
-
-    /// Frees the blocks of asynchronous calls up to `ticket`.
-    #[inline]
-    fn reclaim(&self, ticket: u64) {
-        let Ok(mut held) = self.held.try_borrow_mut() else { return };
-        while let Some((of, block)) = held.blocks.front().copied() {
-            if of > ticket {
-                return;
-            }
-            held.blocks.pop_front();
-            held.bytes -= block.size;
-            self.connection.memory.blocks.free(block);
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod backpressure;
 pub(crate) mod block;
 pub(crate) mod blocks;
+pub(crate) mod crew;
 pub(crate) mod deliveries;
 pub(crate) mod early;
 pub(crate) mod heap;

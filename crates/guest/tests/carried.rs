@@ -62,6 +62,26 @@ fn memory_of_a_call_that_was_not_sent_is_not_used_again_before_an_answer() {
     assert!([place, other].contains(&sent(api)[2]), "memory is used again");
 }
 
+#[test]
+fn many_long_inputs_go_on_within_a_bounded_part_of_the_arena() {
+    const CALLS: u64 = 100;
+    let (api, mut data) = (api(), vec![0; 3 * AHEAD_BYTES]);
+    for number in 0..CALLS {
+        data.fill(number as u8);
+        consumer(api, &data).send_async().unwrap();
+    }
+    // An answer behind them does not take the place of the one to an earlier question.
+    let mut reply = api.call(AHEAD).unwrap().send().unwrap();
+    reply.word();
+    reply.word();
+    reply.word();
+    let span = reply.word();
+    assert!(span < 100 << 20, "{span} of {} bytes", CALLS as usize * data.len());
+    let mut reply = api.call(POSTED).unwrap().send().unwrap();
+    assert_eq!(reply.word(), CALLS, "all were executed");
+    assert_eq!(reply.word(), 1, "in their order");
+}
+
 static BUFFER: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static SEEN: AtomicU32 = AtomicU32::new(0);
 

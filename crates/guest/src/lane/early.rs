@@ -18,11 +18,13 @@ impl ThreadLane {
                 return Err(self.connection.peer.fail("a carrier's message is malformed"));
             };
             let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let Some((output, behind)) = frame.output_at(offset, length) else { continue };
+            let Some((to, behind)) = frame.output_at(offset, length).map(|(output, behind)| (output.to, behind)) else {
+                continue;
+            };
             let Ok(from) = self.connection.memory.arena.pointer(offset, length) else { continue };
             // SAFETY: `from` is checked; the caller that added the output promised that its bytes at `to` stay writable until
-            // the reply is read, and these lie among them. `copy`, as the application's buffer may be a part of the arena.
-            unsafe { std::ptr::copy(from, output.to.add(behind), length) };
+            // the reply is read, and these lie among them; `await_reply` ends the copies before.
+            unsafe { frame.copies.begin(from, to.add(behind), length) };
             frame.names_memory = true;
             frame.early.note(offset, length);
         }

@@ -4,6 +4,7 @@ use aviary_transport::{Region, Rows};
 use aviary_wire::Encoder;
 
 use crate::memory::block::Block;
+use crate::memory::crew::Copies;
 use crate::memory::early::Early;
 use crate::memory::outputs::{Before, Output, OutputSource, write_back};
 use crate::memory::overlaps::{Overlaps, Piece};
@@ -33,6 +34,8 @@ pub(crate) struct Frame {
     pub ahead: bool,
     /// Parts of outputs in blocks that the application has already.
     pub early: Early,
+    /// Of such parts, which end before anything else of the call does.
+    pub copies: Copies,
     /// The application's memory that the request names, where that matters.
     pub pieces: Vec<Piece>,
     /// Contents of outputs in blocks, see [`Before`].

@@ -459,7 +459,9 @@ impl Server {
                 let ahead = self.ahead.lock().unwrap();
                 let bytes = ahead.0.iter().map(|region| region.length).sum::<usize>();
                 let first = |region: &Region| region.offset;
-                for word in [bytes as u64, ahead.1 as u64, ahead.0.last().map_or(0, first)] {
+                let places = || ahead.0.iter().map(first);
+                let span = places().max().unwrap_or(0) - places().min().unwrap_or(0);
+                for word in [bytes as u64, ahead.1 as u64, ahead.0.last().map_or(0, first), span] {
                     r.e.word(word);
                 }
             }

@@ -1,0 +1,100 @@
+//! Holds blocks of asynchronous calls until it is known that the server no longer uses them.
+
+use aviary_wire::{RequestHeader, kind};
+
+use super::ThreadLane;
+use crate::descriptor::Lost;
+use crate::lane::frame::Frame;
+use crate::lane::held::Milestone;
+
+impl ThreadLane {
+    pub(super) fn hold(&self, ticket: u64, frame: &mut Frame) -> Result<(), Lost> {
+        let is_half_full = {
+            let mut held = self.held.borrow_mut();
+            frame.blocks.drain(..).for_each(|block| held.add(ticket, block));
+            held.is_half_full()
+        };
+        // Where no word of the arena tells, the server is asked early enough to go on with later calls meanwhile.
+        if is_half_full && self.connection.memory.arena.mirrored() && self.milestone.get().is_none() {
+            self.pass_milestone()?;
+        }
+        if self.is_crowded() && !self.held.borrow().unsent {
+            self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
+        }
+        if self.is_crowded() {
+            self.await_milestone()?;
+        }
+        if self.is_crowded() {
+            self.finish_posted()?;
+            self.held.borrow_mut().unsent = false;
+        }
+        Ok(())
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.held.borrow().is_crowded()
+    }
+
+    /// A call is not sent. If parts of its inputs were, its blocks are held until the next answer of this lane, which comes
+    /// behind them.
+    pub fn hold_if_ahead(&self, frame: &mut Frame) {
+        if !frame.ahead {
+            return;
+        }
+        let ticket = self.connection.tickets.last();
+        // A signal handler that interrupts the use of the list leaves the blocks in use for ever.
+        let blocks = std::mem::take(&mut frame.blocks);
+        let Ok(mut held) = self.held.try_borrow_mut() else { return };
+        held.unsent = true;
+        blocks.into_iter().for_each(|block| held.add(ticket, block));
+    }
+
+    /// Waits until all calls that this thread has sent are executed.
+    pub fn finish_posted(&self) -> Result<(), Lost> {
+        let mut sync = self.take_frame();
+        let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
+        self.keep_deferred(answer.deferred);
+        self.give_frame(sync);
+        Ok(())
+    }
+
+    #[cold]
+    fn pass_milestone(&self) -> Result<(), Lost> {
+        let (mut sync, serial, ticket) = (self.take_frame(), self.next_serial(), self.ticket_before());
+        let header = RequestHeader { kind: kind::SYNC, ticket, serial, ..RequestHeader::default() };
+        let message = sync.encoder.finish_request(header);
+        self.with_end(|end| end.send(message, &[]))?;
+        self.milestone.set(Some(Milestone { serial, ticket }));
+        self.give_frame(sync);
+        Ok(())
+    }
+
+    #[cold]
+    fn await_milestone(&self) -> Result<(), Lost> {
+        let Some(milestone) = self.milestone.get() else { return Ok(()) };
+        let mut sync = self.take_frame();
+        let answer = self.await_reply(milestone.serial, &mut sync)?;
+        self.keep_deferred(answer.deferred);
+        self.reached(milestone);
+        self.give_frame(sync);
+        Ok(())
+    }
+
+    /// The answer has come.
+    pub(super) fn reached(&self, milestone: Milestone) {
+        self.milestone.set(None);
+        self.connection.tickets.confirm(&self.connection.memory.arena, milestone.ticket);
+        if self.held.try_borrow().is_ok_and(|held| !held.unsent) {
+            self.reclaim(milestone.ticket);
+        }
+    }
+
+    /// Frees the blocks of asynchronous calls up to `ticket`.
+    #[inline]
+    pub(super) fn reclaim(&self, ticket: u64) {
+        let Ok(mut held) = self.held.try_borrow_mut() else { return };
+        while let Some(block) = held.take(ticket) {
+            self.connection.memory.blocks.free(block);
+        }
+    }
+}
