@@ -25,6 +25,7 @@ use crate::tables::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use ended::LaneEnded;
 use sending::{Piggyback, send_on};
 
+pub mod ahead;
 pub mod clock;
 mod counters;
 pub mod cpu_demand;
@@ -337,6 +338,9 @@ impl Lane {
         let waits = context.guest_waits.replace(false);
         let mut deliveries = self.deliveries.borrow_mut();
         let piggyback = if reply { self.piggyback() } else { Piggyback::default() };
+        if reply {
+            context.ahead.take_from(regions);
+        }
         let mut end = context.end.borrow_mut();
         let spin_window = (reply && context.session.devices.scheduled()).then(|| self.wait_advice(&mut header, &end));
         let sent = send_on(&context.session, &mut end, &mut header, body, regions, piggyback, &mut deliveries);

@@ -225,6 +225,11 @@ impl LaneEnd {
         }
     }
 
+    /// The peer is a carrier: a message without bytes sends its regions ahead of the next one.
+    pub fn is_carried(&self) -> bool {
+        matches!(self, LaneEnd::Shared(lane) if matches!(lane.sending, Sending::Carried))
+    }
+
     /// Wakes the peer if it sleeps, ahead of a message that will follow soon.
     pub fn wake_peer(&self) {
         if let LaneEnd::Shared(lane) = self {

@@ -25,6 +25,13 @@ void aviary_charge_return(uint64_t number);
  * guest is allowed to go on without an answer. */
 int aviary_owes_error(void);
 
+/* In a call, of a `written` output of so many bytes, if its application is on another machine and it is long: what to write of it before the
+ * first `aviary_output_there`, and between two of them. 0: it is written as a whole. */
+size_t aviary_output_part(const void *output, size_t bytes);
+/* So many bytes of that are as the application is to have them. They leave at once, and the application may have them before the call is
+ * over, whatever it answers; they are not written again. */
+void aviary_output_there(const void *output, size_t bytes);
+
 /* Waits until the posted callbacks that the vendor library has called have run in the guest, at most for that many nanoseconds: a
  * callback may itself wait for the call that asks. For calls that block natively, too, and return after the callbacks there. */
 void aviary_settle_callbacks(uint64_t at_most_ns);

@@ -121,6 +121,16 @@ macro_rules! utility_exports {
             $crate::connection::ffi::unchanged(bytes)
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_output_part(output: *const ::std::ffi::c_void, bytes: usize) -> usize {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::connection::ffi::output_part(output, bytes) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_output_there(output: *const ::std::ffi::c_void, bytes: usize) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::connection::ffi::output_there(output, bytes) }
+        }
+        #[unsafe(no_mangle)]
         extern "C" fn aviary_left(bytes: u64) {
             $crate::connection::ffi::left(bytes)
         }

@@ -435,6 +435,22 @@ pub unsafe fn fetch(name: *const OfferName, note: *mut u64) -> c_int {
     }
 }
 
+/// The part of an output of the present call that leaves at a time; 0: all of it, with the answer.
+///
+/// # Safety
+/// None: the pointer is compared, not followed. `unsafe` because C calls it.
+pub unsafe fn output_part(output: *const c_void, bytes: usize) -> usize {
+    guarded(|| current::lane().map_or(0, |lane| lane.output_part(output.cast(), bytes)), 0)
+}
+
+/// So many bytes at `output` of the present call are as the application is to have them.
+///
+/// # Safety
+/// None: the pointer is compared, not followed. `unsafe` because C calls it.
+pub unsafe fn output_there(output: *const c_void, bytes: usize) {
+    guarded(|| current::lane().into_iter().for_each(|lane| lane.output_there(output.cast(), bytes)), ());
+}
+
 /// One line in the node's log.
 ///
 /// # Safety

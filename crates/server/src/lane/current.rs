@@ -15,6 +15,7 @@ use aviary_wire::{Encoder, ReplyHeader};
 
 use crate::callbacks::posted::PostedCallback;
 use crate::handles::in_use::LaneUses;
+use crate::lane::ahead::{Ahead, OUTPUT_PART};
 use crate::lane::ended::LaneEnded;
 use crate::session::Session;
 use crate::session::pause::StopEnd;
@@ -48,6 +49,7 @@ pub struct LaneContext {
     pub wait: Arc<LaneWait>,
     /// Callbacks that the vendor library posted during the call under way.
     pub posted: RefCell<Vec<PostedCallback>>,
+    pub ahead: Ahead,
     lane: Weak<dyn CallBack>,
 }
 
@@ -72,6 +74,7 @@ impl LaneContext {
             deferred: Cell::new(deferred),
             completion_poll_time: Cell::default(),
             posted: RefCell::default(),
+            ahead: Ahead::default(),
             lane,
         })
     }
@@ -91,6 +94,24 @@ impl LaneContext {
     /// The call does something, or is over: only once no pause has claimed it.
     pub fn end_wait(&self) -> StopEnd {
         self.session.pause.end_wait(self.number, &self.wait)
+    }
+
+    /// How much of an output of so many bytes leaves at a time; 0: all of it, with the answer.
+    pub fn output_part(&self, pointer: *const u8, bytes: usize) -> usize {
+        let is_long = bytes >= 2 * OUTPUT_PART && self.session.tables.memory.contains(pointer);
+        let leaves = || self.guest_waits.get() && self.end.try_borrow().is_ok_and(|end| end.is_carried());
+        if is_long && leaves() { OUTPUT_PART } else { 0 }
+    }
+
+    /// These bytes of an output are as the application is to have them, and leave now.
+    pub fn output_there(&self, pointer: *const u8, bytes: usize) {
+        if let Some(offset) = self.session.tables.memory.offset_of(pointer, bytes)
+            && let Ok(mut end) = self.end.try_borrow_mut()
+            && self.guest_waits.get()
+            && end.is_carried()
+        {
+            self.ahead.send(&mut end, offset, bytes);
+        }
     }
 
     /// The calling thread is about to wait for the application on another lane than its own.
