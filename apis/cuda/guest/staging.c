@@ -215,3 +215,42 @@ CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUs
     CUresult status = cuStreamSynchronize(stream);
     return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;
 }
+
+/* ---- Over a network ------------------------------------------------------------------------- */
+
+/* What is copied at a time. In: the device takes one piece while the next is on its way, and a long copy takes no more of the arena than
+ * the runtime holds for calls that are not executed. Out: the API server divides it further; this is what it takes of the arena. */
+enum { TRAVELLING_IN = 4 << 20, TRAVELLING_OUT = 64 << 20 };
+
+static int travels(const void *memory) {
+    return memory && !cuda_capturing() && cuda_has_context() && !cuda_shares_memory();
+}
+
+int cuda_worth_sending(const void *memory, size_t bytes) {
+    return bytes >= 2 * TRAVELLING_IN && travels(memory);
+}
+
+/* `finish`: it is over when this returns. */
+CUresult cuda_send_pieces(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, int finish) {
+    CUresult status = CUDA_SUCCESS;
+    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += TRAVELLING_IN) {
+        size_t part = bytes - at < TRAVELLING_IN ? bytes - at : TRAVELLING_IN;
+        status = cuMemcpyHtoDAsync_v2(to + at, (const char *)from + at, part, stream);
+    }
+    return finish && status == CUDA_SUCCESS ? cuStreamSynchronize(stream) : status;
+}
+
+int cuda_worth_fetching(const void *memory, size_t bytes) {
+    return bytes > TRAVELLING_OUT && travels(memory);
+}
+
+/* After what is in the stream, as all copies into memory that is not page-locked. */
+CUresult cuda_fetch_pieces(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    CUresult status = CUDA_SUCCESS;
+    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += TRAVELLING_OUT) {
+        size_t part = bytes - at < TRAVELLING_OUT ? bytes - at : TRAVELLING_OUT;
+        status = cuMemcpyDtoHAsync_v2((char *)to + at, from + at, part, stream);
+    }
+    cuda_waited(status);
+    return status;
+}

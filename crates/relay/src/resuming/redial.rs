@@ -173,7 +173,7 @@ fn pause(attempt: u32, chance: u8) -> Duration {
 /// Connections of a session that make it faster. A far peer: each has a window of its own. A near one: each needs a processor on
 /// either side.
 fn that_pay(processors: usize, round_trip: Duration) -> usize {
-    if round_trip >= FAR { 1 + MOST_STRANDS } else { (processors / 4).clamp(1, 4) }
+    if round_trip >= FAR { 1 + MOST_STRANDS } else { (processors / 2).clamp(1, 1 + MOST_STRANDS) }
 }
 
 fn join_once(options: &RelayOptions, resume: impl Fn(Option<Proof>) -> Resume, proof: Proof) -> Result<Link, Failure> {
