@@ -17,8 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-import cuda_deaths
-import cuda_fair
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import cuda_deaths  # noqa: E402
+import cuda_fair  # noqa: E402
+import cuda_net  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "cuda/programs"
@@ -117,6 +120,9 @@ class Bench:
 
     def deaths(self):
         cuda_deaths.measure(self)
+
+    def net(self):
+        cuda_net.run(self)
 
     def micro(self, rounds=3):
         binary = self.compile("micro")
