@@ -354,15 +354,24 @@ impl ThreadLane {
 
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
-        let answer = self.take_messages(serial, frame);
+        let answer = self.take_messages(|| false, Some(serial), frame);
         frame.copies.finish();
-        answer
+        answer?.ok_or(Lost)
     }
 
-    /// Until the reply is in the frame.
-    fn take_messages(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
+    /// Until the reply with this serial is in the frame, or, between two messages, `enough` says so.
+    fn take_messages(
+        &self,
+        enough: impl Fn() -> bool,
+        serial: Option<u64>,
+        frame: &mut Frame,
+    ) -> Result<Option<Answer>, Lost> {
         loop {
             let receiving = self.begin_receiving();
+            // From here on no signal handler reads the lane.
+            if enough() {
+                return Ok(None);
+            }
             self.receive(frame)?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
                 return Err(self.connection.peer.fail("a reply is malformed"));
@@ -370,23 +379,24 @@ impl ThreadLane {
             let mut fields = Decoder::new(body);
             let waiter = if self.out_of_order() { Waiter::SignalHandler } else { Waiter::Thread };
             let deferred = prefix(self.connection, &header, &mut fields, waiter)?;
+            let milestone = if header.kind == kind::REPLY { self.answered(header.serial) } else { None };
             drop(receiving);
-            match header.kind {
-                kind::REPLY if header.serial == serial => {
+            match (header.kind, milestone) {
+                (kind::REPLY, None) if Some(header.serial) == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
                     let (at, kept) = (fields.position(), self.deferred.take());
                     let ReplyHeader { flags, status, detail, .. } = header;
-                    return Ok(Answer { flags, status, detail, at, deferred: kept.or(deferred) });
+                    return Ok(Some(Answer { flags, status, detail, at, deferred: kept.or(deferred) }));
                 }
-                kind::REPLY if self.milestone.get().is_some_and(|milestone| milestone.serial == header.serial) => {
+                (kind::REPLY, Some(milestone)) => {
                     self.keep_deferred(deferred);
-                    self.milestone.get().into_iter().for_each(|milestone| self.reached(milestone));
+                    self.reached(milestone);
                 }
-                kind::ARRIVED => {
+                (kind::ARRIVED, _) => {
                     let at = fields.position();
                     self.take_early(at, frame)?;
                 }
-                kind::CALLBACK => {
+                (kind::CALLBACK, _) => {
                     let at = fields.position();
                     frame.copies.finish();
                     if let Some(thrown) = self.serve_callback(header.serial, at, frame)? {
@@ -415,8 +425,8 @@ impl ThreadLane {
 
     /// Waits for the end of the call and hands the exception to the stub's guard, which lets it go on.
     #[cold]
-    fn throw_after_reply(&self, serial: u64, frame: &mut Frame, thrown: Foreign) -> ! {
-        let _ = self.await_reply(serial, frame);
+    fn throw_after_reply(&self, serial: Option<u64>, frame: &mut Frame, thrown: Foreign) -> ! {
+        let _ = serial.map(|serial| self.await_reply(serial, frame));
         std::panic::resume_unwind(Box::new(thrown))
     }
 

@@ -277,8 +277,19 @@ impl Lane {
         self.send(header, &mut empty, &mut Vec::new(), true)
     }
 
+    /// Without deliveries, printed text and the lane's deferred error: whoever waits for these must not wait until this is read.
+    fn acknowledge_later(&self, request: RequestHeader) -> Result<(), LaneEnded> {
+        let header = ReplyHeader { kind: kind::REPLY, serial: request.serial, ..Default::default() };
+        let mut empty = Encoder::new();
+        empty.start();
+        Ok(self.context.end.borrow_mut().send(empty.finish_reply(header), &[])?)
+    }
+
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
         self.await_ticket(header.ticket)?;
+        if header.flags & flag::LATER != 0 {
+            return self.acknowledge_later(header);
+        }
         if header.flags & flag::PRINT_WITH_REPLIES != 0
             && let Err(error) = self.context.session.peer.print_with_replies()
         {

@@ -27,6 +27,9 @@ pub mod flag {
     /// Request of kind `SYNC`: what the vendor's library prints from now on shall come with replies, because the guest's
     /// descriptors lead elsewhere than those that the server has.
     pub const PRINT_WITH_REPLIES: u16 = 2;
+    /// `SYNC`: nobody waits for the answer, which is read with a later one. It says nothing of other threads' calls: they would wait
+    /// until it is read.
+    pub const LATER: u16 = 4;
 
     /// Reply: the body starts with a deferred error.
     pub const DEFERRED: u16 = 1;

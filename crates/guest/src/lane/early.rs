@@ -22,6 +22,9 @@ impl ThreadLane {
                 continue;
             };
             let Ok(from) = self.connection.memory.arena.pointer(offset, length) else { continue };
+            if !frame.copies.has_room() {
+                frame.copies.finish_first();
+            }
             // SAFETY: `from` is checked; the caller that added the output promised that its bytes at `to` stay writable until
             // the reply is read, and these lie among them; `await_reply` ends the copies before.
             unsafe { frame.copies.begin(from, to.add(behind), length) };

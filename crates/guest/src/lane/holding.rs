@@ -1,6 +1,6 @@
 //! Holds blocks of asynchronous calls until it is known that the server no longer uses them.
 
-use aviary_wire::{RequestHeader, kind};
+use aviary_wire::{RequestHeader, flag, kind};
 
 use super::ThreadLane;
 use crate::descriptor::Lost;
@@ -18,7 +18,8 @@ impl ThreadLane {
         if is_half_full && self.connection.memory.arena.mirrored() && self.milestone.get().is_none() {
             self.pass_milestone()?;
         }
-        if self.is_crowded() && !self.held.borrow().unsent {
+        // Of a mirrored arena that number counts calls that have let others go ahead, and still use their blocks.
+        if self.is_crowded() && !self.held.borrow().unsent && !self.connection.memory.arena.mirrored() {
             self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
         }
         if self.is_crowded() {
@@ -61,10 +62,10 @@ impl ThreadLane {
     #[cold]
     fn pass_milestone(&self) -> Result<(), Lost> {
         let (mut sync, serial, ticket) = (self.take_frame(), self.next_serial(), self.ticket_before());
-        let header = RequestHeader { kind: kind::SYNC, ticket, serial, ..RequestHeader::default() };
+        let header = RequestHeader { kind: kind::SYNC, flags: flag::LATER, ticket, serial, ..RequestHeader::default() };
         let message = sync.encoder.finish_request(header);
-        self.with_end(|end| end.send(message, &[]))?;
-        self.milestone.set(Some(Milestone { serial, ticket }));
+        // A call of a signal handler may read the answer as soon as the end is free.
+        self.with_end(|end| end.send(message, &[]).map(|()| self.milestone.set(Some(Milestone { serial, ticket }))))?;
         self.give_frame(sync);
         Ok(())
     }
@@ -73,17 +74,24 @@ impl ThreadLane {
     fn await_milestone(&self) -> Result<(), Lost> {
         let Some(milestone) = self.milestone.get() else { return Ok(()) };
         let mut sync = self.take_frame();
-        let answer = self.await_reply(milestone.serial, &mut sync)?;
-        self.keep_deferred(answer.deferred);
-        self.reached(milestone);
+        let passed = self.take_messages(|| self.passed(milestone.serial), None, &mut sync);
         self.give_frame(sync);
-        Ok(())
+        passed.map(drop)
     }
 
-    /// The answer has come.
-    pub(super) fn reached(&self, milestone: Milestone) {
+    fn passed(&self, serial: u64) -> bool {
+        self.milestone.get().is_none_or(|milestone| milestone.serial != serial)
+    }
+
+    /// If this answers a milestone: which one, from then on no longer.
+    pub(super) fn answered(&self, serial: u64) -> Option<Milestone> {
+        let milestone = self.milestone.get().filter(|milestone| milestone.serial == serial)?;
         self.milestone.set(None);
-        self.connection.tickets.confirm(&self.connection.memory.arena, milestone.ticket);
+        Some(milestone)
+    }
+
+    /// This lane's calls up to its ticket are executed.
+    pub(super) fn reached(&self, milestone: Milestone) {
         if self.held.try_borrow().is_ok_and(|held| !held.unsent) {
             self.reclaim(milestone.ticket);
         }

@@ -1,13 +1,16 @@
 //! Copies of long memory by several threads: one alone copies less in a second than a link with several strands carries.
 //!
 //! The threads are helpers of whoever copies: they begin with the first long copy, and end when there was none for a while. A
-//! machine of few processors has none; there, and where no thread can be started, everything is copied by the caller. A child of
-//! `fork` has a crew of its own.
+//! process with few processors has none; there, and where no thread can be started, everything is copied by the caller. A child of
+//! `fork` has a crew of its own, and makes what its parent had begun by itself.
+//!
+//! A caller may be interrupted by a handler of a signal that copies, too, or that never returns. So callers wait for no lock and for
+//! no other caller: they make only copies of their own.
 
 use std::collections::VecDeque;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::process::fork::generation;
@@ -21,17 +24,21 @@ const UNDER_WAY: usize = 2 * (HELPERS + 1);
 /// After such a time without work a helper ends.
 const IDLE: Duration = Duration::from_secs(1);
 const STACK: usize = 64 << 10;
+/// So often a caller looks for a helper's copy before it sleeps.
+const PATIENCE: u32 = 1000;
+const NAP: Duration = Duration::from_micros(50);
 
 struct Copy {
     from: *const u8,
     to: *mut u8,
     bytes: usize,
-    /// Who may make it; `None`: whoever has begun it did.
+    /// Whose helpers may make it; `None`: whoever has begun it did.
     crew: Option<&'static Crew>,
     done: AtomicBool,
 }
 
-// SAFETY: whoever has begun a copy promised its memory until it is done, and each is made by one thread.
+// SAFETY: whoever has begun a copy promised its memory until it is done, and one thread makes it: the one that took it out of the
+// list under the lock.
 unsafe impl Send for Copy {}
 // SAFETY: as above; `done` is what several threads look at.
 unsafe impl Sync for Copy {}
@@ -65,11 +72,17 @@ struct Crew {
 
 static CREW: AtomicPtr<Crew> = AtomicPtr::new(null_mut());
 
-/// `None`: this machine has too few processors.
+/// `None`: this process has too few processors.
 fn crew() -> Option<&'static Crew> {
-    static IS_WORTH: OnceLock<bool> = OnceLock::new();
-    let is_worth = || std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= LEAST_PROCESSORS);
-    IS_WORTH.get_or_init(is_worth).then(|| Crew::of(generation()))
+    const UNKNOWN: u8 = 0;
+    static IS_WORTH: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let mut known = IS_WORTH.load(Ordering::Relaxed);
+    if known == UNKNOWN {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        known = 1 + u8::from(processors >= LEAST_PROCESSORS);
+        IS_WORTH.store(known, Ordering::Relaxed);
+    }
+    (known > 1).then(|| Crew::of(generation()))
 }
 
 impl Crew {
@@ -98,16 +111,37 @@ impl Crew {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&'static self, copy: Arc<Copy>) {
-        let mut work = self.work();
-        work.copies.push_back(copy);
+    /// `None`: somebody has it at this moment, who may be the caller itself below a signal handler.
+    fn try_work(&self) -> Option<MutexGuard<'_, Work>> {
+        match self.work.try_lock() {
+            Ok(work) => Some(work),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// False: the caller makes it.
+    fn add(&'static self, copy: &Arc<Copy>) -> bool {
+        let Some(mut work) = self.try_work() else { return false };
         if work.idle == 0 && work.helpers < HELPERS {
             let _blocked = BlockedSignals::but_faults();
             let builder = std::thread::Builder::new().name("aviary-copies".into()).stack_size(STACK);
             work.helpers += usize::from(builder.spawn(|| self.help()).is_ok());
         }
+        if work.helpers == 0 {
+            return false;
+        }
+        work.copies.push_back(copy.clone());
         drop(work);
         self.ready.notify_one();
+        true
+    }
+
+    /// True: no helper has it, nor will. False: one has. `None`: not known yet.
+    fn take_back(&self, copy: &Arc<Copy>) -> Option<bool> {
+        let mut work = self.try_work()?;
+        let place = work.copies.iter().position(|other| Arc::ptr_eq(other, copy));
+        Some(place.is_some_and(|place| work.copies.remove(place).is_some()))
     }
 
     fn help(&self) {
@@ -150,22 +184,36 @@ impl Copies {
     fn begin_by(&mut self, crew: Option<&'static Crew>, from: *const u8, to: *mut u8, bytes: usize) {
         let copy = Arc::new(Copy { from, to, bytes, crew, done: AtomicBool::new(false) });
         self.0.push_back(copy.clone());
-        match crew {
-            None => copy.make(),
-            Some(crew) => crew.add(copy),
+        if !crew.is_some_and(|crew| crew.add(&copy)) {
+            copy.make();
         }
     }
 
-    /// Waits until the first one is done, and makes others meanwhile. There may be none.
+    /// Waits until the first one is done. There may be none.
     pub fn finish_first(&mut self) {
         let Some(first) = self.0.pop_front() else { return };
+        let (mut looks, mut with_helper) = (0u32, false);
         while !first.is_done() {
-            let next = first.crew.and_then(|crew| crew.work().copies.pop_front());
-            match next {
-                Some(copy) => copy.make(),
-                // A helper is about to be through with it.
-                None => std::thread::yield_now(),
+            // In a child of fork, in a handler of a signal, that goes on with the call there are no helpers.
+            let crew = first.crew.filter(|crew| crew.generation == generation());
+            let is_own = match crew {
+                None => true,
+                Some(_) if with_helper => false,
+                Some(crew) => {
+                    let own = crew.take_back(&first);
+                    with_helper = own == Some(false);
+                    own == Some(true)
+                }
+            };
+            if is_own {
+                first.make();
+            } else if looks < PATIENCE {
+                std::thread::yield_now();
+            } else {
+                // The helper that has it may need this very processor.
+                std::thread::sleep(NAP);
             }
+            looks += 1;
         }
     }
 
@@ -188,7 +236,7 @@ mod tests {
     use super::*;
 
     fn new_crew() -> &'static Crew {
-        Box::leak(Box::new(Crew { work: Mutex::default(), ready: Condvar::new(), generation: 0 }))
+        Box::leak(Box::new(Crew { work: Mutex::default(), ready: Condvar::new(), generation: generation() }))
     }
 
     #[test]

@@ -205,6 +205,27 @@ fn a_calls_memory_is_used_again() {
     assert_eq!(lane.spare.borrow().len(), 1);
 }
 
+#[test]
+fn an_answer_that_is_read_later_takes_no_delivery_with_it() {
+    let (lane, mut guest) = lane();
+    let delivery = Some(Delivery { offset: 4096, bytes: 8 });
+    lane.context.session.finish_later(DeferredOutput { until: None, delivery, copy: None, keep: None });
+    let (mut request, mut reply) = (Encoder::new(), Vec::new());
+    let mut ask = |flags| {
+        request.start();
+        guest
+            .send(request.finish_request(RequestHeader { kind: kind::SYNC, flags, ..Default::default() }), &[])
+            .unwrap();
+        assert!(lane.serve_next().is_ok());
+        guest.receive(&mut reply).unwrap();
+        let (header, _) = ReplyHeader::parse(&reply).unwrap();
+        (header.kind, header.delivered, header.flags & flag::DELIVERIES)
+    };
+    // Other threads would wait for it until this is read.
+    assert_eq!(ask(flag::LATER), (kind::REPLY, 0, 0));
+    assert_eq!(ask(0), (kind::REPLY, 1, flag::DELIVERIES));
+}
+
 unsafe extern "C" fn through(_: *const crate::DrainRequest) -> std::ffi::c_int {
     0
 }
