@@ -368,7 +368,7 @@ impl ThreadLane {
     ) -> Result<Option<Answer>, Lost> {
         loop {
             let receiving = self.begin_receiving();
-            // From here on no signal handler reads the lane.
+            // As long as this lives no signal handler reads the lane: a call of its would get what this one waits for.
             if enough() {
                 return Ok(None);
             }
@@ -380,7 +380,6 @@ impl ThreadLane {
             let waiter = if self.out_of_order() { Waiter::SignalHandler } else { Waiter::Thread };
             let deferred = prefix(self.connection, &header, &mut fields, waiter)?;
             let milestone = if header.kind == kind::REPLY { self.answered(header.serial) } else { None };
-            drop(receiving);
             match (header.kind, milestone) {
                 (kind::REPLY, None) if Some(header.serial) == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
@@ -399,6 +398,8 @@ impl ThreadLane {
                 (kind::CALLBACK, _) => {
                     let at = fields.position();
                     frame.copies.finish();
+                    // The application's function makes calls on this lane.
+                    drop(receiving);
                     if let Some(thrown) = self.serve_callback(header.serial, at, frame)? {
                         self.throw_after_reply(serial, frame, thrown);
                     }

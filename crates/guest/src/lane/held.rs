@@ -38,7 +38,7 @@ impl Held {
     }
 
     pub fn is_half_full(&self) -> bool {
-        self.bytes > MAX_HELD_BYTES / 2
+        self.bytes > MAX_HELD_BYTES / 2 || self.blocks.len() > MAX_HELD_BLOCKS / 2
     }
 
     pub fn is_crowded(&self) -> bool {

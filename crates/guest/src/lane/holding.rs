@@ -65,7 +65,14 @@ impl ThreadLane {
         let header = RequestHeader { kind: kind::SYNC, flags: flag::LATER, ticket, serial, ..RequestHeader::default() };
         let message = sync.encoder.finish_request(header);
         // A call of a signal handler may read the answer as soon as the end is free.
-        self.with_end(|end| end.send(message, &[]).map(|()| self.milestone.set(Some(Milestone { serial, ticket }))))?;
+        self.with_end(|end| {
+            // Or has passed one before that.
+            if self.milestone.get().is_none() {
+                end.send(message, &[])?;
+                self.milestone.set(Some(Milestone { serial, ticket }));
+            }
+            Ok(())
+        })?;
         self.give_frame(sync);
         Ok(())
     }

@@ -1,10 +1,11 @@
 use super::sending::word_of;
 use super::*;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use aviary_gate::GrantPage;
-use aviary_transport::{Arena, Liveness, Side};
+use aviary_transport::{Arena, Liveness, Side, StreamLane};
 
 use crate::api::{ApiDescriptor, FunctionInfo};
 use crate::lane::devices::Devices;
@@ -224,6 +225,26 @@ fn an_answer_that_is_read_later_takes_no_delivery_with_it() {
     // Other threads would wait for it until this is read.
     assert_eq!(ask(flag::LATER), (kind::REPLY, 0, 0));
     assert_eq!(ask(0), (kind::REPLY, 1, flag::DELIVERIES));
+}
+
+#[test]
+fn calls_of_a_guest_that_has_closed_its_stream_are_executed_behind_an_answer_that_nobody_reads() {
+    let (arena, (to_guest, to_server)) = (Arena::create(1 << 20).unwrap(), UnixStream::pair().unwrap());
+    let mut guest = LaneEnd::Stream(StreamLane::new(to_server.into(), arena.clone()));
+    let server = LaneEnd::Stream(StreamLane::new(to_guest.into(), arena));
+    let lane = Lane::new(session_of(&API, Devices::new(None, None, 0), &Assignment::default()), 1, server, None);
+    let mut request = Encoder::new();
+    for (kind, flags, ticket) in [(kind::SYNC, flag::LATER, 0), (kind::CALL_ASYNC, 0, 1), (kind::CALL_ASYNC, 0, 2)] {
+        request.start();
+        request.word(1);
+        request.word(2);
+        guest.send(request.finish_request(RequestHeader { kind, flags, ticket, ..Default::default() }), &[]).unwrap();
+    }
+    drop(guest);
+    for _ in 0..3 {
+        assert!(lane.serve_next().is_ok(), "a ticket that is never executed stops all lanes");
+    }
+    assert!(lane.serve_next().is_err());
 }
 
 unsafe extern "C" fn through(_: *const crate::DrainRequest) -> std::ffi::c_int {
