@@ -38,6 +38,18 @@ static void *calls(void *unused) {
     return (void *)wrong;
 }
 
+/* Nearly all of the time the thread is in asynchronous calls, of which a handler's call must not wait for one that is not sent. */
+static void posts(void) {
+    struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
+    atomic_store(&handled, 0);
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (atomic_load(&handled) < 500)
+        ta_noop_async();
+    setitimer(ITIMER_REAL, &never, NULL);
+    CHECK_EQ(ta_add(1, 1), 2);
+    CHECK_EQ(atomic_load(&wrong_inside), 0);
+}
+
 /* A handler of the faster timer is interrupted by nobody, but the thread may have no time between two of them. */
 static void storm(suseconds_t period) {
     pthread_t threads[2];
@@ -62,6 +74,7 @@ int main(void) {
     struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART */
     CHECK_EQ(ta_add(1, 1), 2);
     sigaction(SIGALRM, &action, NULL);
+    posts();
     storm(2000);
     storm(700);
     return check_done();

@@ -167,7 +167,10 @@ impl ThreadLane {
     /// True: this is asked in a signal handler, which interrupted the thread where it uses the lane.
     #[inline]
     fn is_interrupted(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) || self.receiving.load(Ordering::Relaxed)
+        self.busy.load(Ordering::Relaxed)
+            || self.receiving.load(Ordering::Relaxed)
+            // A call of the handler would follow a ticket that has been taken, and is sent when the handler has returned.
+            || self.taking.load(Ordering::Relaxed) != 0
     }
 
     /// Opens another lane for a call from a signal handler that interrupted this thread inside the
@@ -323,16 +326,15 @@ impl ThreadLane {
                 result => result,
             }
         });
-        match (before_reply, with_reply) {
-            (Some(end), _) => self.leave(end),
-            // The message has been read, so the lane is in order.
-            (None, Some(end)) => std::panic::resume_unwind(Box::new(end)),
-            (None, None) => received,
+        match before_reply.or(with_reply) {
+            Some(end) => self.leave(end),
+            None => received,
         }
     }
 
-    /// Ends the thread inside a call whose reply it does not wait for. The lane is left to the server; the blocks of the
-    /// call, which the server may still use, are never used again. What the thread calls on its way out has a new lane.
+    /// Ends the thread inside a call, whose reply has not come or is not read: the message that has may be a callback, or the
+    /// answer of a milestone. The lane is left to the server; the blocks of the call, which the server may still use, are never
+    /// used again. What the thread calls on its way out has a new lane.
     #[cold]
     fn leave(&self, end: Foreign) -> ! {
         let _ = LANES.try_with(|lanes| {
@@ -506,8 +508,10 @@ impl Drop for Receiving<'_> {
 impl Drop for ThreadLane {
     fn drop(&mut self) {
         let Held { blocks, unsent, .. } = std::mem::take(&mut *self.held.borrow_mut());
-        // What was sent has arrived when the lane has ended, whatever tickets tell.
-        let (held, with_lane) = if unsent { (VecDeque::new(), blocks) } else { (blocks, VecDeque::new()) };
+        // What was sent has arrived when the lane has ended, whatever tickets tell. Of a mirrored arena they tell of calls that have
+        // let others go ahead, too.
+        let with_lane_only = unsent || self.connection.memory.arena.mirrored();
+        let (held, with_lane) = if with_lane_only { (VecDeque::new(), blocks) } else { (blocks, VecDeque::new()) };
         let own = self.block.into_iter().chain(with_lane.into_iter().map(|(_, block)| block));
         self.connection.close_lane(self.id, own.collect(), held.into_iter());
     }

@@ -58,7 +58,7 @@ pub fn run(bytes: &[u8]) {
             _ => kind::SYNC,
         };
         // Output with replies would replace descriptors 1 and 2 of this process, which are the fuzzer's.
-        let flags = u16::from(how >> 6) & !flag::PRINT_WITH_REPLIES;
+        let flags = u16::from(how >> 3) & !flag::PRINT_WITH_REPLIES;
         // An acknowledged call takes no ticket; one that never comes would rightly be waited for.
         ticket += u64::from(kind == kind::CALL_ASYNC && flags & flag::ACKNOWLEDGE == 0);
         let header = RequestHeader { kind, function, ticket, flags, ..Default::default() };

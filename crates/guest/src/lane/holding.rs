@@ -9,17 +9,13 @@ use crate::lane::held::Milestone;
 
 impl ThreadLane {
     pub(super) fn hold(&self, ticket: u64, frame: &mut Frame) -> Result<(), Lost> {
-        let is_half_full = {
-            let mut held = self.held.borrow_mut();
-            frame.blocks.drain(..).for_each(|block| held.add(ticket, block));
-            held.is_half_full()
-        };
+        let Some(is_half_full) = self.keep_held(ticket, frame) else { return Ok(()) };
         // Where no word of the arena tells, the server is asked early enough to go on with later calls meanwhile.
         if is_half_full && self.connection.memory.arena.mirrored() && self.milestone.get().is_none() {
             self.pass_milestone()?;
         }
         // Of a mirrored arena that number counts calls that have let others go ahead, and still use their blocks.
-        if self.is_crowded() && !self.held.borrow().unsent && !self.connection.memory.arena.mirrored() {
+        if self.is_crowded() && !self.has_unsent() && !self.connection.memory.arena.mirrored() {
             self.reclaim(self.connection.tickets.finished(&self.connection.memory.arena));
         }
         if self.is_crowded() {
@@ -27,13 +23,30 @@ impl ThreadLane {
         }
         if self.is_crowded() {
             self.finish_posted()?;
-            self.held.borrow_mut().unsent = false;
+            if let Ok(mut held) = self.held.try_borrow_mut() {
+                held.unsent = false;
+            }
         }
         Ok(())
     }
 
+    /// Whether half of the room is used now. `None`: a signal handler has interrupted the use of the list, and its blocks stay in use
+    /// for ever.
+    fn keep_held(&self, ticket: u64, frame: &mut Frame) -> Option<bool> {
+        let Ok(mut held) = self.held.try_borrow_mut() else {
+            frame.blocks.clear();
+            return None;
+        };
+        frame.blocks.drain(..).for_each(|block| held.add(ticket, block));
+        Some(held.is_half_full())
+    }
+
     fn is_crowded(&self) -> bool {
-        self.held.borrow().is_crowded()
+        self.held.try_borrow().is_ok_and(|held| held.is_crowded())
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.held.try_borrow().is_ok_and(|held| held.unsent)
     }
 
     /// A call is not sent. If parts of its inputs were, its blocks are held until the next answer of this lane, which comes
@@ -43,11 +56,10 @@ impl ThreadLane {
             return;
         }
         let ticket = self.connection.tickets.last();
-        // A signal handler that interrupts the use of the list leaves the blocks in use for ever.
-        let blocks = std::mem::take(&mut frame.blocks);
-        let Ok(mut held) = self.held.try_borrow_mut() else { return };
-        held.unsent = true;
-        blocks.into_iter().for_each(|block| held.add(ticket, block));
+        if let Ok(mut held) = self.held.try_borrow_mut() {
+            held.unsent = true;
+        }
+        self.keep_held(ticket, frame);
     }
 
     /// Waits until all calls that this thread has sent are executed.
@@ -99,7 +111,7 @@ impl ThreadLane {
 
     /// This lane's calls up to its ticket are executed.
     pub(super) fn reached(&self, milestone: Milestone) {
-        if self.held.try_borrow().is_ok_and(|held| !held.unsent) {
+        if !self.has_unsent() {
             self.reclaim(milestone.ticket);
         }
     }
