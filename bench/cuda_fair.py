@@ -100,7 +100,8 @@ class Fair:
         socket = self.folder / f"node{self.nodes}.sock"
         lines = [f'listen = "unix:{socket}"', 'mode = "666"']
         for i, weight in enumerate(weights):
-            lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {weight}"]
+            # For `priority`: the first goes first.
+            lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {weight}", f"priority = {len(weights) - i}"]
         if scheduler:
             lines += ['[devices."*"]', f'scheduler = "{scheduler}"', *self.settings]
         config = self.folder / "node.toml"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """vLLM, unmodified, natively and through `aviary run` in turn: tokens, speed, starts. Then one engine in each of two grants, 1:3.
 
-  bench/cuda_llm_speed.py [--starts N] [--layers N] [--seconds S] [--json FILE]
+  bench/cuda_llm_speed.py [--starts N] [--layers N] [--seconds S] [--prompt N] [--new N] [--json FILE]
 
 The model is like Llama 3 8B with --layers layers, its weights random. All tokens must be those of the first native start. It needs a
 Python with vLLM, and reads and changes no setting of a card.
@@ -64,7 +64,7 @@ def in_grants(arguments, folder, errors):
     begin = Path(folder) / "begin"
     with running({}, "--config", str(config), "--grants", str(Path(folder) / "grants")) as node:
         prefixes = granted(node, folder)
-        programs = [started(prefix, folder, UTILIZATION["grant"], errors, arguments.seconds, begin) for prefix in prefixes]
+        programs = [started(prefix, folder, UTILIZATION["grant"], errors, arguments.seconds, begin, arguments.prompt, arguments.new) for prefix in prefixes]
         ready = [heard(program) for program in programs]
         begin.touch()
         threading.Event().wait(1)
@@ -82,7 +82,7 @@ def alone(arguments, folder, errors):
     """Seconds a token of one engine that works natively, with nobody beside it."""
     begin = Path(folder) / "alone"
     begin.touch()
-    process = started([], folder, UTILIZATION["native"], errors, min(arguments.seconds, 10), begin)
+    process = started([], folder, UTILIZATION["native"], errors, min(arguments.seconds, 10), begin, arguments.prompt, arguments.new)
     found = heard(process) | heard(process)
     process.wait(timeout=120)
     return found
@@ -103,8 +103,10 @@ def print_grants(shared, single):
     for what, work in (*engines, ("natively, alone", single)):
         times = work["token_s"]
         print(f"{what}: {work['tokens']} tokens, {statistics.median(times) * 1e3:.2f} ms a token, p99 {statistics.quantiles(times, n=100)[98] * 1e3:.2f}")
-    for what, (one, other) in (("device time", shared["device_time"]), ("tokens", [work["tokens"] for work in shared["work"]])):
-        print(f"{what}: 1 to {other / max(one, 1):.3f}", flush=True)
+    speeds = [1 / statistics.mean(work["token_s"]) for work in shared["work"]]
+    for what, (one, other) in (("device time", shared["device_time"]), ("tokens a second", speeds)):
+        print(f"{what}: 1 to {other / max(one, 1e-9):.3f}", flush=True)
+    print(f"tokens a second, of what is possible alone: {sum(speeds) * statistics.mean(single['token_s']):.3f}", flush=True)
 
 
 def keep(file, figures):
@@ -117,6 +119,8 @@ def main():
     parser.add_argument("--starts", type=int, default=5, help="of each way; 0: none")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=30, help="for which the engines in grants work; 0: they do not")
+    parser.add_argument("--prompt", type=int, default=1500, help="tokens of each prompt of the engines in grants; 64: they keep a device half busy")
+    parser.add_argument("--new", type=int, default=8, help="tokens that they answer each with")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--log", metavar="FILE", default=os.devnull, help="what the engines write")
     arguments = parser.parse_args()

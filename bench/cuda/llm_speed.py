@@ -1,9 +1,9 @@
-"""An unmodified vLLM engine that says how fast it is. llm_speed.py MODEL_FOLDER UTILIZATION [SECONDS BEGIN_FILE]
+"""An unmodified vLLM engine that says how fast it is. llm_speed.py MODEL_FOLDER UTILIZATION [SECONDS BEGIN_FILE PROMPT COUNT]
 
 Writes lines of JSON. `ready`: seconds until it has answered once. Then, without SECONDS: `first_s`, to the first token of a prompt of
 1,024, and tokens a second of one sequence (`one`) and of 64 (`many`), each a list of one number a repetition, and a `digest` of all tokens.
-With them: works without a pause from when BEGIN_FILE is there, for so many seconds; then `tokens`, and seconds a token of each batch
-(`token_s`).
+With them: works without a pause from when BEGIN_FILE is there, for so many seconds, on batches of 16 prompts of PROMPT tokens that it
+answers with COUNT; then `tokens` that it has answered, and seconds a token of each batch (`token_s`).
 """
 
 import hashlib
@@ -17,8 +17,8 @@ import llm_server
 from llm_serving import prompt
 
 REPEATS, LONG, TOKENS, MANY = 5, 1024, 128, 64
-# Of one that works without a pause: sequences in a batch, and tokens of each.
-BATCH, BATCH_TOKENS = 16, 32
+# Sequences in a batch of one that works without a pause.
+BATCH = 16
 
 
 def measured(tokens, numbers):
@@ -46,18 +46,18 @@ def speed(tokens):
             "digest": digest.hexdigest()[:16]}
 
 
-def without_pause(tokens, seconds, begin):
+def without_pause(tokens, seconds, begin, length, count):
     numbers, times = random.Random(8), []
-    prompts = [prompt(numbers, 64) for _ in range(BATCH)]
-    tokens(prompts, BATCH_TOKENS)
+    prompts = [prompt(numbers, length) for _ in range(BATCH)]
+    tokens(prompts, count)
     while not begin.exists():
         time.sleep(0.01)
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         begun = time.monotonic()
-        tokens(prompts, BATCH_TOKENS)
-        times.append((time.monotonic() - begun) / BATCH_TOKENS)
-    return {"tokens": len(times) * BATCH * BATCH_TOKENS, "token_s": times}
+        tokens(prompts, count)
+        times.append((time.monotonic() - begun) / count)
+    return {"tokens": len(times) * BATCH * count, "token_s": times}
 
 
 def main():
@@ -65,7 +65,11 @@ def main():
     tokens = llm_server.load()
     measured(tokens, random.Random(6))
     print(json.dumps({"ready": time.monotonic() - begun}), flush=True)
-    done = without_pause(tokens, float(sys.argv[3]), Path(sys.argv[4])) if len(sys.argv) > 3 else speed(tokens)
+    if len(sys.argv) > 3:
+        seconds, begin, length, count = sys.argv[3:]
+        done = without_pause(tokens, float(seconds), Path(begin), int(length), int(count))
+    else:
+        done = speed(tokens)
     print(json.dumps(done), flush=True)
 
 
