@@ -42,16 +42,17 @@ static void know_places(const PJRT_Api *api, PJRT_LoadedExecutable *executable, 
         .struct_size = PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE, .executable = executable};
     PJRT_Executable_OutputMemoryKinds_Args kinds = {
         .struct_size = PJRT_Executable_OutputMemoryKinds_Args_STRUCT_SIZE, .executable = whole};
-    if (!went_well(api, api->PJRT_LoadedExecutable_AddressableDevices(&devices)) ||
-        !went_well(api, api->PJRT_Executable_OutputMemoryKinds(&kinds)) || kinds.num_outputs != loaded->outputs)
+    if (!went_well(api, api->PJRT_LoadedExecutable_AddressableDevices(&devices)))
+        return;
+    loaded->devices = devices.addressable_devices;
+    loaded->num_devices = devices.num_addressable_devices;
+    if (!went_well(api, api->PJRT_Executable_OutputMemoryKinds(&kinds)) || kinds.num_outputs != loaded->outputs)
         return;
     PJRT_Memory **memories = calloc(devices.num_addressable_devices * kinds.num_outputs + 1, sizeof *memories);
     for (size_t i = 0; memories && i < devices.num_addressable_devices; i++)
         for (size_t k = 0; k < kinds.num_outputs; k++)
             memories[i * kinds.num_outputs + k] =
                 memory_on(api, devices.addressable_devices[i], kinds.memory_kinds[k], kinds.memory_kind_sizes[k]);
-    loaded->devices = devices.addressable_devices;
-    loaded->num_devices = devices.num_addressable_devices;
     loaded->memories = memories;
 }
 int know_executable(PJRT_LoadedExecutable *executable, PJRT_Executable *whole) {
@@ -127,7 +128,7 @@ static void scatter(const struct lists *lists, PJRT_LoadedExecutable *executable
     const struct loaded *loaded = metadata(struct loaded, executable);
     size_t each = lists->output_count / num_devices;
     uint64_t apart = device ? device_number(device) : 0;
-    int places = loaded && loaded->memories && !device && num_devices <= loaded->num_devices;
+    int places = loaded && loaded->devices && !device && num_devices <= loaded->num_devices;
     for (size_t i = 0; i < num_devices; i++) {
         const int64_t *dims = loaded ? loaded->dims : NULL;
         for (size_t k = 0; k < each; k++) {
@@ -139,8 +140,9 @@ static void scatter(const struct lists *lists, PJRT_LoadedExecutable *executable
             known->run = run + i;
             known->position = apart << 32 | (i * each + k);
             known->maker = device && !apart ? NULL : executable;
+            known->client = loaded ? loaded->client : NULL;
             known->device = device ? device : places ? loaded->devices[i] : NULL;
-            known->memory = places ? loaded->memories[i * each + k] : NULL;
+            known->memory = places && loaded->memories ? loaded->memories[i * each + k] : NULL;
             if (!dims)
                 continue;
             known->shaped = 1;
@@ -198,6 +200,11 @@ PJRT_Error *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *opti
 PJRT_LoadedExecutable *maker_of(PJRT_Buffer *buffer) {
     const struct charged *known = metadata(struct charged, buffer);
     return known && known->maker && aviary_is_handle(known->maker) ? known->maker : NULL;
+}
+/* The client, of a buffer that is like the others of its place as long as its executable exists. */
+PJRT_Client *keeper_of(PJRT_Buffer *buffer) {
+    const struct charged *known = metadata(struct charged, buffer);
+    return maker_of(buffer) ? known->client : NULL;
 }
 uint64_t position_of(PJRT_Buffer *buffer) {
     const struct charged *known = metadata(struct charged, buffer);
@@ -310,14 +317,13 @@ static const char *kept(const char *bytes, size_t size) {
 /* The usual one for its type and shape. */
 static PJRT_Error *usual_layout(const PJRT_Api *api, PJRT_Buffer *buffer, PJRT_Layouts_MemoryLayout **layout) {
     const struct charged *known = metadata(struct charged, buffer);
-    const struct loaded *loaded = known && known->maker ? metadata(struct loaded, known->maker) : NULL;
     const PJRT_Extension_Base *extension = api->extension_start;
     while (extension && extension->type != PJRT_Extension_Type_Layouts)
         extension = extension->next;
-    if (!loaded || !extension || !known->shaped)
+    if (!known || !known->client || !extension || !known->shaped)
         return made(0);
     PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args args = {
-        .struct_size = sizeof args, .client = loaded->client, .type = known->type, .dims = known->dims, .num_dims = known->num_dims};
+        .struct_size = sizeof args, .client = known->client, .type = known->type, .dims = known->dims, .num_dims = known->num_dims};
     const PJRT_Layouts_Extension *layouts = (const PJRT_Layouts_Extension *)(const void *)extension;
     PJRT_Error *error = layouts->PJRT_Layouts_PJRT_Client_GetDefaultLayout(&args);
     *layout = error ? NULL : args.layout;
@@ -334,8 +340,8 @@ int is_shared(PJRT_Layouts_MemoryLayout *layout) {
     const struct known_layout *known = metadata(struct known_layout, layout);
     return known && known->shared;
 }
-int share_layout(PJRT_Layouts_MemoryLayout *layout, PJRT_LoadedExecutable *maker) {
-    struct known_layout *known = maker ? metadata(struct known_layout, layout) : NULL;
+int share_layout(PJRT_Layouts_MemoryLayout *layout, PJRT_Client *keeper) {
+    struct known_layout *known = keeper ? metadata(struct known_layout, layout) : NULL;
     if (known)
         known->shared = 1;
     return 0;
