@@ -23,6 +23,9 @@ typedef int (*aviary_pjrt_store)(int what, const char *key, size_t key_size, con
 PJRT_Error *aviary_pjrt_create(const PJRT_NamedValue *options, size_t count, uint32_t has, aviary_pjrt_store store, void *context,
                                PJRT_Client **client);
 
+/* Whether the client's plug-in maps host memory for DMA; the error that it has for memory that it does not map, and cannot unmap. */
+PJRT_Error *aviary_pjrt_try_map(PJRT_Client *client, int is_unmapped);
+
 /* Runs: what the program waits for, by numbers that the guest chooses. Each is over once.
  * Executes on so many devices; the run of the first one has this number. All lists are one behind the other. */
 void aviary_pjrt_execute(uint64_t run, size_t num_devices, PJRT_LoadedExecutable *executable, const PJRT_ExecuteOptions *options,

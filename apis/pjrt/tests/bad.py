@@ -61,6 +61,38 @@ refused("dimensions that overflow", lambda: client.buffer_from_host(NUMBERS, F32
 refused("no program", lambda: client.compile("this is not valid MLIR at all"))
 refused("a program of zeros", lambda: client.compile(b"\0" * 1000))
 refused("a damaged executable", lambda: client.deserialize_executable(b"\x7f" * 1000))
+
+
+def tiled(sizes, tiles=(8, 128)):
+    """A buffer in tiles of so many dimensions."""
+    order, sizes, dims = (ctypes.c_int64 * 1)(0), (ctypes.c_size_t * len(sizes))(*sizes), (ctypes.c_int64 * 1)(4)
+    tiles, asked = (ctypes.c_int64 * len(tiles))(*tiles), plugin.abi.PJRT_Buffer_MemoryLayout()
+    asked.struct_size, asked.type = ctypes.sizeof(asked), 0
+    told = asked._anon2.tiled
+    told.struct_size, told.minor_to_major, told.minor_to_major_size = 56, ctypes.cast(order, ctypes.c_void_p), 1
+    told.tile_dims, told.tile_dim_sizes, told.num_tiles = ctypes.cast(tiles, ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), len(sizes)
+    call("PJRT_Client_BufferFromHostBuffer", "PJRT_Client_BufferFromHostBuffer_Args", client=client.address, data=NUMBERS.buffer_info()[0],
+         type=F32, num_dims=1, dims=ctypes.cast(dims, ctypes.c_void_p), device=device.address, host_buffer_semantics=0,
+         device_layout=ctypes.addressof(asked))
+
+
+def tiled_parts():
+    asked, asked_list = plugin.abi.PJRT_Buffer_MemoryLayout(), (ctypes.c_void_p * 1)()
+    asked.struct_size, asked.type, asked._anon2.tiled.num_tiles = ctypes.sizeof(asked), 0, 1
+    asked_list[0] = ctypes.addressof(asked)
+    call("PJRT_Client_CreateBuffersForAsyncHostToDevice", "PJRT_Client_CreateBuffersForAsyncHostToDevice_Args", client=client.address,
+         num_device_layouts=1, device_layouts=ctypes.cast(asked_list, ctypes.c_void_p))
+
+
+refused("tiles of more dimensions than there are", lambda: tiled([1 << 62, 1 << 62, 1 << 62, 1 << 62]))
+refused("tiles of 2^63 dimensions", lambda: tiled([1 << 63]))
+refused("tiles", lambda: tiled([1]))
+refused("no memory to map", lambda: call("PJRT_Client_DmaMap", "PJRT_Client_DmaMap_Args", client=client.address, data=0, size=1 << 40))
+refused("memory of no client", lambda: call("PJRT_Client_DmaMap", "PJRT_Client_DmaMap_Args", client=0, data=4096, size=4096))
+refused("memory of a buffer", lambda: call("PJRT_Client_DmaUnmap", "PJRT_Client_DmaUnmap_Args", client=device.address, data=4096))
+refused("tiles of buffers that are filled in parts", tiled_parts)
+refused("a shape of no topology", lambda: call("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace",
+        "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args", topology=client.address, element_type=F32))
 # The plug-in aborts its process: this session ends, this program does not.
 try:
     client.buffer_from_host(NUMBERS, 9999, [4], device)

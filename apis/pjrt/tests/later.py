@@ -116,8 +116,8 @@ def literal():
     return got
 
 
-def layout(tiles=(), strides=False):
-    """A buffer from the host with a layout of the program's own."""
+def layout_of(tiles=(), strides=False):
+    """A layout of the program's own, and what must stay alive meanwhile."""
     order, sizes, all_tiles = (ctypes.c_int64 * 2)(0, 1), (ctypes.c_size_t * 2)(2, 1), (ctypes.c_int64 * 3)(*tiles, *[7] * (3 - len(tiles)))
     asked = abi.PJRT_Buffer_MemoryLayout()
     asked.struct_size, asked.type = ctypes.sizeof(asked), 1 if strides else 0
@@ -126,10 +126,70 @@ def layout(tiles=(), strides=False):
     tiled.minor_to_major, tiled.minor_to_major_size = ctypes.cast(order, P), 2
     # Where there are strides this is anything.
     tiled.tile_dims, tiled.tile_dim_sizes, tiled.num_tiles = (1, 1, 99) if strides else (ctypes.cast(all_tiles, P), ctypes.cast(sizes, P), len(tiles) - 1 if tiles else 0)
+    return asked, (order, sizes, all_tiles)
+
+
+def layout(tiles=(), strides=False):
+    """A buffer from the host with such a layout."""
+    asked, kept = layout_of(tiles, strides)
     data, dims = array.array("f", range(6)), (ctypes.c_int64 * 2)(2, 3)
     made = call("PJRT_Client_BufferFromHostBuffer", client=client.address, data=data.buffer_info()[0], type=F32, num_dims=2,
                 dims=ctypes.cast(dims, P), device=device.address, host_buffer_semantics=0, device_layout=ctypes.addressof(asked)).buffer
     return numbers(Buffer(plugin, made))
+
+
+def with_tiles(function, tiles=(8, 128, 2), **members):
+    """The same for the functions that describe a shape: the layout of what they make."""
+    asked, kept = layout_of(tiles)
+    dims = (ctypes.c_int64 * 2)(2, 3)
+    made = call(function, shape_dims=ctypes.cast(dims, P), shape_num_dims=2, shape_element_type=F32,
+                shape_layout=ctypes.addressof(asked), **members)
+    made = made.alias_buffer if function.endswith("AliasBuffer") else made.buffer
+    told = call("PJRT_Buffer_GetMemoryLayout", buffer=made).layout._anon2.tiled
+    sizes = ctypes.cast(told.tile_dim_sizes, ctypes.POINTER(ctypes.c_size_t))[: told.num_tiles]
+    return sizes, ctypes.cast(told.tile_dims, ctypes.POINTER(ctypes.c_int64))[: sum(sizes)]
+
+
+def to_host(tiles):
+    asked, kept = layout_of(tiles)
+    source = client.buffer_from_host(array.array("f", range(6)), F32, [2, 3], device)
+    to = (ctypes.c_float * 6)()
+    made = call("PJRT_Buffer_ToHostBuffer", src=source.address, host_layout=ctypes.addressof(asked), dst=ctypes.addressof(to), dst_size=24)
+    Event(plugin, made.event).consume()
+    return list(to)
+
+
+def bitcast_tiles():
+    asked, kept = layout_of((8, 128, 2))
+    source, dims = client.buffer_from_host(array.array("f", range(6)), F32, [6], device), (ctypes.c_int64 * 2)(2, 3)
+    return call("PJRT_Buffer_Bitcast", buffer=source.address, element_type=S32, dims=ctypes.cast(dims, P), num_dims=2,
+                device_layout=ctypes.addressof(asked)).out_buffer is not None
+
+
+def manager(*all_tiles):
+    """Buffers that are filled in parts: each with its layout, None: with none."""
+    dims, kept = (ctypes.c_int64 * 2)(2, 3), [layout_of(tiles) if tiles is not None else None for tiles in all_tiles]
+    specs, layouts = (abi.PJRT_ShapeSpec * len(kept))(), (P * len(kept))(*[one and ctypes.addressof(one[0]) for one in kept])
+    for spec in specs:
+        spec.struct_size, spec.dims, spec.num_dims, spec.element_type = ctypes.sizeof(spec), ctypes.cast(dims, P), 2, F32
+    made = call("PJRT_Client_CreateBuffersForAsyncHostToDevice", client=client.address, num_shape_specs=len(kept),
+                shape_specs=ctypes.cast(specs, P), memory=memory.address, device_layouts=ctypes.cast(layouts, P),
+                num_device_layouts=len(kept)).transfer_manager
+    count = call("PJRT_AsyncHostToDeviceTransferManager_BufferCount", transfer_manager=made).buffer_count
+    call("PJRT_AsyncHostToDeviceTransferManager_Destroy", transfer_manager=made)
+    return count
+
+
+def canonical(dims, tiles=None, kind=0):
+    """Shapes as the plug-in writes them, twice: the second ends what the first has left."""
+    asked, kept = layout_of(tiles) if tiles is not None else (None, None)
+    list_of, texts = (ctypes.c_int64 * max(len(dims), 1))(*dims), []
+    for _ in range(2):
+        made = call("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace", topology=topology(), memory_space_kind_id=kind,
+                    dims=ctypes.cast(list_of, P), num_dims=len(dims), element_type=F32, layout=asked and ctypes.addressof(asked))
+        texts.append(ctypes.string_at(made.serialized_shape, made.serialized_shape_size).hex())
+        ctypes.CFUNCTYPE(None, P)(made.serialized_shape_deleter)(made.serialized_shape)
+    return texts
 
 
 ADD = b"""module { func.func @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
@@ -178,6 +238,23 @@ told("bitcast", bitcast)
 told("literal", literal)
 told("layout", layout)
 told("layout of strides", lambda: layout(strides=True))
+told("layout of a tile", lambda: layout(tiles=(8, 128)))
+told("layout of tiles", lambda: layout(tiles=(8, 128, 2)))
+told("to the host, densely", lambda: to_host(()))
+told("to the host, in tiles", lambda: to_host((8, 128, 2)))
+told("bitcast to tiles", bitcast_tiles)
+told("uninitialized tiles", lambda: with_tiles("PJRT_Client_CreateUninitializedBuffer", client=client.address, memory=memory.address))
+told("an error in tiles", lambda: with_tiles("PJRT_Client_CreateErrorBuffer", client=client.address, memory=memory.address, error_code=13))
+told("alias in tiles", lambda: with_tiles("PJRT_Client_CreateAliasBuffer", client=client.address, memory=memory.address))
+told("buffers in parts", lambda: manager((), None, ()))
+told("canonical", lambda: canonical([2, 3]))
+told("canonical, of no dimensions", lambda: canonical([]))
+told("canonical, of another memory", lambda: canonical([2, 3], kind=99))
+told("canonical, with a layout", lambda: canonical([2, 3], ()))
+told("canonical, in tiles", lambda: canonical([2, 3], (8, 128, 2)))
+mapped = bytearray(8192)
+told("mapped", lambda: client.dma_map(mapped) is not None)
+told("unmapped", lambda: client.dma_unmap(memoryview(mapped)))
 told("load", load)
 told("load what was loaded", load_loaded)
 told("kinds", kinds)
