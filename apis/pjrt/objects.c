@@ -25,13 +25,9 @@ static PJRT_Error_Code code(const PJRT_Error *error) {
         destroy(failed);
     return failed ? PJRT_Error_Code_UNKNOWN : args.code;
 }
-/* Errors have no payloads in the guest. */
-static void each_payload(const PJRT_Error *error, void *visitor, void *user_arg) {
-    (void)error;
-    (void)visitor;
-    (void)user_arg;
-}
-static const PJRT_Error_FunctionTable error_table = {sizeof error_table, NULL, destroy, message, code, each_payload};
+PJRT_Error *visit_payloads(const PJRT_Error *error, void *visitor, void *user_arg);
+static void each_payload(const PJRT_Error *error, void *visitor, void *user_arg) { visit_payloads(error, visitor, user_arg); }
+static const PJRT_Error_FunctionTable error_table = {sizeof error_table, sizeof(void *), NULL, destroy, message, code, each_payload};
 
 const void *error_functions(void) { return &error_table; }
 

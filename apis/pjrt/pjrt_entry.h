@@ -23,6 +23,10 @@ typedef int (*aviary_pjrt_store)(int what, const char *key, size_t key_size, con
 PJRT_Error *aviary_pjrt_create(const PJRT_NamedValue *options, size_t count, uint32_t has, aviary_pjrt_store store, void *context,
                                PJRT_Client **client);
 
+/* The payloads of an error, as far as there is room: for each the sizes of its name and of its value, and both. */
+struct aviary_pjrt_payload { uint64_t name_size, value_size; };
+int aviary_pjrt_payloads(const PJRT_Error *error, char *to, size_t room, size_t *used);
+
 /* Whether the client's plug-in maps host memory for DMA; the error that it has for memory that it does not map, and cannot unmap. */
 PJRT_Error *aviary_pjrt_try_map(PJRT_Client *client, int is_unmapped);
 

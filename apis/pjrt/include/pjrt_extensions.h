@@ -127,6 +127,7 @@ typedef struct PJRT_Memory_FunctionTable {
 } PJRT_Memory_FunctionTable;
 typedef struct PJRT_Error_FunctionTable {
   size_t struct_size;
+  size_t instance_size;
   PJRT_Extension_Base *extension_start;
   void (*destroy)(PJRT_Error *error);
   void (*message)(const PJRT_Error *error, const char **text, size_t *size);

@@ -1,4 +1,5 @@
-"""Reads what the first word of a memory and of an error leads to, as programs of version 105 and later do. FILE: the guest library."""
+"""Reads what the first word of a memory and of an error leads to, as programs of version 112 and later do. FILE: the plug-in. `guest`: it
+is the guest library, which has errors of its own."""
 import ctypes
 import sys
 
@@ -7,6 +8,7 @@ from pypjrt.client import Client
 
 P, S = ctypes.c_void_p, ctypes.c_size_t
 END = ctypes.CFUNCTYPE(None, P)
+VISIT = ctypes.CFUNCTYPE(None, P, S, P, S, P)
 
 
 class MemoryTable(ctypes.Structure):
@@ -15,9 +17,9 @@ class MemoryTable(ctypes.Structure):
 
 
 class ErrorTable(ctypes.Structure):
-    _fields_ = [("size", S), ("extensions", P), ("destroy", ctypes.CFUNCTYPE(None, P)),
+    _fields_ = [("size", S), ("instance", S), ("extensions", P), ("destroy", ctypes.CFUNCTYPE(None, P)),
                 ("message", ctypes.CFUNCTYPE(None, P, ctypes.POINTER(P), ctypes.POINTER(S))),
-                ("code", ctypes.CFUNCTYPE(ctypes.c_int, P))]
+                ("code", ctypes.CFUNCTYPE(ctypes.c_int, P)), ("payloads", ctypes.CFUNCTYPE(None, P, P, P))]
 
 
 def table(address, kind):
@@ -50,12 +52,13 @@ assert (ended, functions.get(memories[0], 1), functions.get(memories[0], 2)) == 
 for name, args, code in (
     ("PJRT_Client_LookupDevice", plugin.args("PJRT_Client_LookupDevice_Args", client=client.address, id=9999), 3),
     ("PJRT_Buffer_UnsafePointer", plugin.args("PJRT_Buffer_UnsafePointer_Args"), 12),
-):
+)[: len(sys.argv) - 1]:
     error = plugin.fn(name)(ctypes.byref(args))
     functions, text, size = table(error, ErrorTable), P(), S()
     functions.message(error, ctypes.byref(text), ctypes.byref(size))
     print(name, functions.code(error), ctypes.string_at(text.value, size.value))
-    assert size.value and functions.code(error) == code
+    assert size.value and functions.code(error) == code and functions.instance >= 8
+    functions.payloads(error, ctypes.cast(VISIT(lambda *payload: print(payload)), P), None)
     functions.destroy(error)
 
 client.close()

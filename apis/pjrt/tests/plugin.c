@@ -1,5 +1,5 @@
-/* A plug-in that does what those for a CPU do not: it asks the program's key-value store. The name of its platform tells what it
- * has got. */
+/* A plug-in that does what those for a CPU do not: it asks the program's key-value store, has errors with payloads, and maps host
+ * memory. The name of its platform tells what the store has answered. */
 #include <pjrt_c_api.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -116,6 +116,35 @@ static PJRT_Error *name(PJRT_Client_PlatformName_Args *args) {
     return NULL;
 }
 
+static PJRT_Error *payloads(PJRT_Error_ForEachPayload_Args *args) {
+    void (*visit)(const char *, size_t, const char *, size_t, void *) =
+        (void (*)(const char *, size_t, const char *, size_t, void *))args->visitor;
+    visit("text", 4, args->error->text, strlen(args->error->text), args->user_arg);
+    visit("bytes", 5, "\0\1\2", 3, args->user_arg);
+    visit("nothing", 7, NULL, 0, args->user_arg);
+    visit("", 0, args->error->text, sizeof args->error->text, args->user_arg);
+    return NULL;
+}
+
+/* One piece of memory at a time and client. */
+static char *mapped, *mapped_end;
+static PJRT_Error *map(PJRT_Client_DmaMap_Args *args) {
+    static const char wrong[] = "this is mapped or no memory";
+    char *data = args->data;
+    if (!data || args->size == 0 || (mapped && data < mapped_end && mapped < data + args->size))
+        return fail(PJRT_Error_Code_INVALID_ARGUMENT, wrong, sizeof wrong - 1);
+    mapped = data;
+    mapped_end = data + args->size;
+    return NULL;
+}
+static PJRT_Error *unmap(PJRT_Client_DmaUnmap_Args *args) {
+    static const char wrong[] = "this is not mapped";
+    if (!mapped || mapped != args->data)
+        return fail(PJRT_Error_Code_INVALID_ARGUMENT, wrong, sizeof wrong - 1);
+    mapped = NULL;
+    return NULL;
+}
+
 static PJRT_Api api = {
     .struct_size = PJRT_Api_STRUCT_SIZE,
     .pjrt_api_version = {.struct_size = PJRT_Api_Version_STRUCT_SIZE, .major_version = 0, .minor_version = PJRT_API_MINOR},
@@ -127,6 +156,9 @@ static PJRT_Api api = {
     .PJRT_Client_Create = create,
     .PJRT_Client_Destroy = end,
     .PJRT_Client_PlatformName = name,
+    .PJRT_Error_ForEachPayload = payloads,
+    .PJRT_Client_DmaMap = map,
+    .PJRT_Client_DmaUnmap = unmap,
 };
 const PJRT_Api *GetPjrtApi(void);
 __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) { return &api; }
