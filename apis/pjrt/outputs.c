@@ -164,10 +164,23 @@ static int room_for(struct lists *lists, void *few, size_t room) {
     memset(lists->outputs, 0, lists->output_count * sizeof(void *));
     return 1;
 }
+/* What is a function of the program's, or an object that no call here makes; NULL: nothing is. */
+static PJRT_Error *beyond(const PJRT_ExecuteOptions *options) {
+    size_t have = options ? options->struct_size : 0;
+    if ((have >= offsetof(PJRT_ExecuteOptions, launch_id) && (options->num_send_ops || options->num_recv_ops)) ||
+        (have >= PJRT_ExecuteOptions_STRUCT_SIZE && options->num_hlo_output_callbacks))
+        return made(3);
+    int has_slices =
+        have >= offsetof(PJRT_ExecuteOptions, use_major_to_minor_data_layout_for_callbacks) && options->multi_slice_config;
+    return has_slices ? made(4) : NULL;
+}
 PJRT_Error *execute(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options, PJRT_Buffer *const *const *argument_lists,
                     size_t num_devices, size_t num_args, PJRT_Buffer **const *output_lists, PJRT_Event **events, PJRT_Device *device) {
     const struct loaded *loaded = metadata(struct loaded, executable);
+    PJRT_Error *refused = beyond(options);
     void *few[FEW];
+    if (refused)
+        return refused;
     if (!loaded || num_devices == 0 || num_devices > MOST_LISTED || num_args > MOST_LISTED || num_devices * num_args > MOST_LISTED ||
         loaded->outputs > MOST_LISTED || num_devices * loaded->outputs > MOST_LISTED || (loaded->outputs && !output_lists))
         return made(0);

@@ -93,6 +93,35 @@ refused("memory of a buffer", lambda: call("PJRT_Client_DmaUnmap", "PJRT_Client_
 refused("tiles of buffers that are filled in parts", tiled_parts)
 refused("a shape of no topology", lambda: call("PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace",
         "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args", topology=client.address, element_type=F32))
+
+
+def unforwarded(function, args_struct=None, **members):
+    """A function, or what it is given, that Aviary does not forward: the error names it."""
+    try:
+        call(function, args_struct or function + "_Args", **members)
+        sys.exit(f"{function} was accepted")
+    except errors.PjrtError as error:
+        assert type(error).__name__ == "Unimplemented" and function.split("Stream_")[0] in str(error), error
+        print(f"bad: {function}: not forwarded")
+    alive()
+
+
+def execute(**members):
+    options = plugin.args("PJRT_ExecuteOptions", **members)
+    unforwarded("PJRT_LoadedExecutable_Execute", executable=program.address, num_devices=1, options=ctypes.addressof(options))
+
+
+program = client.compile(b"module { func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %a : tensor<4xf32> } }")
+for options in {"num_send_ops": 1}, {"num_recv_ops": 1}, {"num_hlo_output_callbacks": 1}, {"multi_slice_config": 1}:
+    execute(**options)
+load_options = plugin.args("PJRT_LoadOptions", multi_slice_config=1)
+unforwarded("PJRT_Executable_DeserializeAndLoad", client=client.address, load_options=ctypes.addressof(load_options))
+unforwarded("PJRT_Client_CreateErrorBuffer", client=client.address, num_payload=1)
+unforwarded("PJRT_Device_PoisonExecution", device=device.address, num_payload=1)
+unforwarded("PJRT_Buffer_UnsafePointer")
+unforwarded("PJRT_Client_CreateViewOfDeviceBuffer", client=client.address)
+for function in "Destroy", "AddChunk", "TotalBytes", "GranuleSize", "CurrentBytes":
+    unforwarded("PJRT_CopyToDeviceStream_" + function)
 # The plug-in aborts its process: this session ends, this program does not.
 try:
     client.buffer_from_host(NUMBERS, 9999, [4], device)
