@@ -12,6 +12,9 @@ pub const UNMANAGED: u64 = u64::MAX;
 /// A new measurement counts for one part of so many, unless it is twice or half of what was known: kernels alternate.
 const COST_WINDOW: u64 = 4;
 
+/// Nanoseconds between the ends of two marks that were seen together: nobody looked when the first one's work was completed.
+const TOGETHER_NS: u64 = 20_000;
+
 /// The end of work that is in flight, where the cost of a call is not known yet.
 pub const UNKNOWN_END: u64 = u64::MAX;
 
@@ -83,6 +86,15 @@ struct Mark {
     calls: u64,
 }
 
+/// What the work of some calls took, together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Measured {
+    time: u64,
+    calls: u64,
+    /// A part of it may have been another job's.
+    behind_others: bool,
+}
+
 /// One device of a session.
 ///
 /// ```
@@ -109,8 +121,9 @@ pub struct Holder {
     completed: u64,
     /// Nanoseconds of a call; 0: unknown.
     cost: u64,
-    /// The work in flight may have come behind another job's, so that its time says nothing about its cost.
+    /// The work in flight may have come behind another job's, so that it takes no longer than its time.
     behind_others: bool,
+    last: Measured,
 }
 
 impl Holder {
@@ -207,12 +220,30 @@ impl Holder {
         // The node takes off the time in which the device was at another job's work: it knows both.
         self.used = self.used.saturating_add(elapsed);
         self.completed = self.completed.saturating_add(mark.calls);
-        if !std::mem::take(&mut self.behind_others) || self.cost == 0 {
-            self.learn(elapsed / mark.calls.max(1));
-        }
+        self.measured(elapsed, mark.calls);
         self.busy_since = Some(now.max(self.busy_since.unwrap_or(now)));
         self.rest_if_idle(now);
         true
+    }
+
+    /// A thread in the library's own wait sees the ends of several marks at once, when the last one's work is completed: all of the
+    /// time has passed before the first.
+    fn measured(&mut self, time: u64, calls: u64) {
+        let together = Some(self.last).filter(|last| time < TOGETHER_NS && last.calls > 0).unwrap_or_default();
+        self.last = Measured {
+            time: together.time.saturating_add(time),
+            calls: together.calls.saturating_add(calls),
+            behind_others: together.behind_others | std::mem::take(&mut self.behind_others),
+        };
+        let each = self.last.time / self.last.calls.max(1);
+        if !self.last.behind_others || self.cost == 0 {
+            self.learn(each);
+        } else if each < self.cost {
+            self.cost = each.max(1);
+        } else {
+            // Not all of that is others': a cost that is too small would never be seen otherwise.
+            self.learn(each.min(self.cost.saturating_mul(2)));
+        }
     }
 
     fn learn(&mut self, each: u64) {

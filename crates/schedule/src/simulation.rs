@@ -298,7 +298,9 @@ impl Simulation {
     fn complete(&mut self, id: usize) {
         let session = &mut self.sessions[id];
         session.completed += 1;
-        let awaited = session.completed == session.submitted || session.completed == session.marked;
+        // Nobody looks while its thread is in the library's own wait for all work.
+        let looks = session.state != State::Waits && session.completed == session.marked;
+        let awaited = looks || session.completed == session.submitted;
         if awaited {
             session.runs_at = session.runs_at.min(self.now + SEEN);
         }
@@ -310,7 +312,8 @@ impl Simulation {
         let is_in = self.memory.as_mut().is_none_or(|memory| memory.is_in(id, now));
         let session = &mut self.sessions[id];
         session.runs_at = u64::MAX;
-        let mut rings = session.see_completions(now);
+        let is_blocked = session.state == State::Waits && session.completed < session.submitted;
+        let mut rings = !is_blocked && session.see_completions(now);
         loop {
             match session.state {
                 State::Over => return rings,
@@ -374,10 +377,7 @@ impl Simulation {
                     }
                     return rings;
                 }
-                State::Waits if session.completed < session.submitted => {
-                    session.mark();
-                    return rings;
-                }
+                State::Waits if is_blocked || session.completed < session.submitted => return rings,
                 State::Waits => {
                     session.latencies.push(now - session.began);
                     session.state = State::Away(now + session.program.pause.max(RETURN));
