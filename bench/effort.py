@@ -111,7 +111,7 @@ def churn(folder):
 def coverage(specification):
     done = subprocess.run([AVIARY, "spec", "coverage", "-I", CACHE / "cuda-headers", "-I", CACHE / "nvml-headers",
                            "-I", CACHE / "onnxruntime" / "include", "-I", CACHE / "pjrt-headers",
-                           "-I", ROOT / "fpga/opae/include", specification],
+                           "-I", CACHE / "openvino" / "include", "-I", ROOT / "fpga/opae/include", specification],
                           capture_output=True, text=True)
     counts = re.search(r"^(\d+) functions: (.*)$", done.stdout, flags=re.M)
     if done.returncode != 0 or not counts:
