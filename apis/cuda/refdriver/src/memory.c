@@ -22,6 +22,7 @@ static int backing_file;
 /* Sorted by address, free of overlaps. Changed with the driver's lock and this one held; running kernels and
  * copies read it with this one. */
 static struct block *blocks;
+#define BACKING_HINT 0x500000000000ull
 static size_t count, room;
 static pthread_rwlock_t table = PTHREAD_RWLOCK_INITIALIZER;
 static unsigned long long last_id;
@@ -34,8 +35,9 @@ CUresult memory_start(void)
     if (addresses == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     backing_file = memfd_create("refdriver", MFD_CLOEXEC);
+    /* Not where programs have their memory: a tebibyte there would take all the addresses at which they are given any. */
     backing = backing_file >= 0 && ftruncate(backing_file, (off_t)ADDRESSES) == 0
-                  ? mmap(NULL, ADDRESSES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, backing_file, 0) : MAP_FAILED;
+                  ? mmap((void *)BACKING_HINT, ADDRESSES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, backing_file, 0) : MAP_FAILED;
     if (backing == MAP_FAILED) {
         munmap(addresses, ADDRESSES);
         return CUDA_ERROR_OUT_OF_MEMORY;

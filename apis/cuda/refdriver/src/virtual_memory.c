@@ -79,7 +79,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment
         taken = reserve(start, size);
         next_address = start + size;
     }
-    reservation->backing = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Large ones not where programs have their memory. */
+    reservation->backing = mmap((char *)taken + 0x210000000000, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!taken || reservation->backing == MAP_FAILED) {
         if (taken)
             munmap(taken, size);
