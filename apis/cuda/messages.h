@@ -92,6 +92,13 @@ CUresult aviaryKernelsPrint(int *print);
 /* Memory that both sides share becomes, or is no longer, page-locked for the device. */
 CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
 CUresult aviaryHostUnregister(void *memory, size_t bytes);
+/* Such memory is also, or no longer, at an address of the application's own memory: whole pages. ALREADY_MAPPED: the API server has
+ * something else there. */
+CUresult aviaryAdopt(void *arena, size_t bytes, CUdeviceptr at);
+CUresult aviaryDisown(CUdeviceptr at, size_t bytes);
+/* Bytes there become, or are no longer, page-locked for the device. */
+CUresult aviaryHostRegisterAt(CUdeviceptr at, size_t bytes, unsigned int flags);
+CUresult aviaryHostUnregisterAt(CUdeviceptr at);
 
 /* An object that another process of the application can use: the name under which its API server offers it. */
 typedef struct {

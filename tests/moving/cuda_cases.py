@@ -16,7 +16,7 @@ from swap_cases import host_swap, swap, swap_out
 TESTS = ROOT / "apis/cuda/tests"
 EVERY = (1, 7, 100)
 # Of the programs of the sample.
-SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100, "pools": 100}
+SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "registered": 7, "variables": 7, "hostfunctions": 7, "reload": 100, "pools": 100}
 # Those of it that are parked, too: one fills device memory, whose content is copied, and one knows addresses of variables, so that
 # its parks are rehearsed.
 PARKED = {"transfers": 100, "linker": 7, "pools": 100}

@@ -1,11 +1,13 @@
 /* Attributes of devices: what never changes is asked once, what other processes would need is denied. */
-#include "guest/ranges.h"
+#include "guest/registered_memory.h"
 
 /* Attributes that need more than another process on this node: memory of other machines, direct access by other devices. */
 int cuda_attribute_denied(CUdevice_attribute attribute) {
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
         return !cuda_shares_memory();
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+        return !cuda_pages_can_be_exchanged();
     /* Managed memory lies in the host's: the device's atomic operations on it are none for the CPU. */
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
@@ -14,7 +16,6 @@ int cuda_attribute_denied(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
     case CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
     case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:

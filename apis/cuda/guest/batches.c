@@ -6,7 +6,7 @@
 /* When the application's memory may be read: with CU_MEMCPY_SRC_ACCESS_ORDER_STREAM not before the stream gets there. */
 static CUresult prepare_source(CUmemcpySrcAccessOrder order, CUdeviceptr from, size_t bytes, CUstream stream) {
     if (order != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || cuda_is_device_address(from) || cuda_shared((const void *)from, bytes)
-        || cuda_captures_host(stream))
+        || cuda_in_arena((const void *)from, bytes) || cuda_captures_host(stream))
         return CUDA_SUCCESS;
     return cuStreamSynchronize(stream);
 }

@@ -56,6 +56,9 @@ CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream) {
     if (cuda_captures_box(wanted, stream))
         return cuda_capture_box(wanted, stream);
     cuda_split_copy(wanted, &copy, &sides);
+    void *from = cuda_in_arena(sides.from, sides.from_bytes), *to = cuda_in_arena(sides.to, sides.to_bytes);
+    sides.from = from ? from : sides.from;
+    sides.to = to ? to : sides.to;
     return aviaryCopy(copy, sides.from, sides.from_bytes, sides.to, sides.to_bytes, stream);
 }
 

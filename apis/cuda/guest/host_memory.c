@@ -4,46 +4,9 @@
  * into it, unless it is asked for and little (mirrored_memory.c). */
 #include "guest/ranges.h"
 #include <stdlib.h>
+#include <sys/mman.h>
 
 enum { PAGE = 4096 };
-
-/* True if both sides see the same memory; asked once, a process has one server. */
-int cuda_shares_memory(void) {
-    static int known;
-    int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (!answer) {
-        void *probe = aviary_zerocopy_alloc_uninitialized(PAGE);
-        answer = probe && aviary_is_zerocopy(probe) ? 1 : -1;
-        aviary_zerocopy_free(probe);
-        __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
-    }
-    return answer > 0;
-}
-
-/* Memory that both sides see and the device uses in place; `register_flags` as cuMemHostRegister takes them. */
-CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags) {
-    void *place = aviary_zerocopy_alloc_uninitialized(bytes);
-    if (!place)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult status = aviaryHostRegister(place, bytes, register_flags);
-    if (status == CUDA_SUCCESS)
-        *memory = place;
-    else
-        aviary_zerocopy_free(place);
-    return status;
-}
-
-CUresult cuda_shared_free(void *memory, size_t bytes) {
-    /* The driver waits for what uses it. */
-    CUresult status = aviaryHostUnregister(memory, bytes);
-    aviary_zerocopy_free(memory);
-    return status;
-}
-
-/* Whole pages, of which nothing else has a part. */
-size_t cuda_whole_pages(size_t bytes) {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
-}
 
 CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     if (!memory || (flags & ~(unsigned int)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
@@ -73,8 +36,32 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
-/* The application's own memory: nothing else can be done for it than to remember it. Copies from and to it pass through
- * shared memory, as those of any other memory do; the device cannot look into it. */
+/* Whether all of it is mapped: here msync does nothing but to look. */
+static int is_there(const void *memory, size_t bytes) {
+    uintptr_t first = (uintptr_t)memory & -(uintptr_t)PAGE;
+    return msync((void *)first, (uintptr_t)memory + bytes - first, MS_ASYNC) == 0;
+}
+
+CUresult cuda_host_unregister(void *memory) {
+    size_t bytes = 0;
+    if (!memory)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuda_is_in_place(memory, 1) ? cuda_unregister_in_place(memory) : CUDA_SUCCESS;
+    if (status != CUDA_SUCCESS && status != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+        return status;
+    return cuda_take_host(memory, HOST_REGISTERED, &bytes) ? status : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+/* What had been registered in a context that has ended is registered no longer. */
+static void end_stale(const void *memory, size_t bytes) {
+    void *stale;
+    while ((stale = cuda_stale_registration(memory, bytes)) && cuda_host_unregister(stale) != CUDA_ERROR_INVALID_VALUE
+           && cuda_stale_registration(memory, bytes) != stale)
+        ;
+}
+
+/* The application's own memory: the device uses it in place where its pages can become shared ones (registered_memory.c). Otherwise it
+ * is only remembered: copies from and to it pass through shared memory, as those of any other memory do. */
 CUresult cuda_host_register(void *memory, size_t bytes, unsigned int flags) {
     const unsigned int known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY
                                | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -84,14 +71,19 @@ CUresult cuda_host_register(void *memory, size_t bytes, unsigned int flags) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return cuda_claim_host(memory, bytes, flags);
-}
-
-CUresult cuda_host_unregister(void *memory) {
-    size_t bytes = 0;
-    if (!memory)
+    if (cuda_is_device_address((CUdeviceptr)memory) || !is_there(memory, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    return cuda_take_host(memory, HOST_REGISTERED, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    CUresult status = cuda_claim_host(memory, bytes, flags);
+    if (status == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+        end_stale(memory, bytes);
+        status = cuda_claim_host(memory, bytes, flags);
+    }
+    if (status != CUDA_SUCCESS)
+        return status;
+    status = cuda_register_in_place(memory, bytes, flags);
+    if (status != CUDA_SUCCESS)
+        cuda_take_host(memory, HOST_REGISTERED, &bytes);
+    return status;
 }
 
 CUresult cuda_host_free(void *memory) {

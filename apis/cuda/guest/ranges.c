@@ -271,6 +271,19 @@ CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags) {
     return status;
 }
 
+/* The first of these bytes' registrations, if its context has ended; NULL: there is none. */
+void *cuda_stale_registration(const void *memory, size_t bytes) {
+    uintptr_t base = (uintptr_t)memory;
+    pthread_rwlock_rdlock(&ranges_lock);
+    size_t at = position(base);
+    struct range *there = at < range_count && ranges[at].base < base + bytes ? &ranges[at] : NULL;
+    void *stale = there && there->kind == RANGE_HOST && there->origin == HOST_REGISTERED && !aviary_is_handle(there->context)
+                      ? (void *)there->base
+                      : NULL;
+    pthread_rwlock_unlock(&ranges_lock);
+    return stale;
+}
+
 int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes) {
     struct range range;
     if (!find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || range.base != (uintptr_t)memory
@@ -307,7 +320,7 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
     struct range range;
     if (!pointer || flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.origin == HOST_REGISTERED || (!aviary_is_zerocopy(memory) && !cuda_is_mapped(memory)))
+    if (range.origin == HOST_REGISTERED ? !cuda_is_in_place(memory, 1) : (!aviary_is_zerocopy(memory) && !cuda_is_mapped(memory)))
         return CUDA_ERROR_NOT_SUPPORTED;
     *pointer = (uintptr_t)memory;
     return CUDA_SUCCESS;
@@ -330,7 +343,7 @@ static int is_placed(CUdeviceptr pointer) {
 
 /* One answer; NOT_FOUND: this guest does not know the pointer. */
 static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t pointer, const struct range *range) {
-    int device = range->kind == RANGE_DEVICE, mapped = device || range->origin != HOST_REGISTERED;
+    int device = range->kind == RANGE_DEVICE, mapped = device || range->origin != HOST_REGISTERED || cuda_is_in_place((const void *)pointer, 1);
     int managed = is_managed_origin(range);
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = range->context; return CUDA_SUCCESS;

@@ -12,17 +12,24 @@ void cuda_note_host(void *memory, size_t bytes, unsigned int flags, enum host_or
 CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags);
 int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes);
 int cuda_in_managed(CUdeviceptr pointer, size_t bytes);
+void *cuda_stale_registration(const void *memory, size_t bytes);
 void cuda_forget_device_ranges(CUdevice device);
 void cuda_note_global(const CUdeviceptr *pointer, const size_t *bytes);
 void cuda_note_opened(CUdeviceptr pointer, size_t bytes, CUdevice device);
 void cuda_forget_opened(CUdeviceptr pointer);
 void cuda_forget_freed(CUdeviceptr pointer, cuuint64_t serial);
 
-/* host_memory.c */
+/* shared_memory.c */
 int cuda_shares_memory(void);
 size_t cuda_whole_pages(size_t bytes);
 CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
 CUresult cuda_shared_free(void *memory, size_t bytes);
+
+/* registered_memory.c */
+CUresult cuda_register_in_place(void *memory, size_t bytes, unsigned int flags);
+CUresult cuda_unregister_in_place(void *memory);
+int cuda_is_in_place(const void *memory, size_t bytes);
+void *cuda_in_arena(const void *memory, size_t bytes);
 
 /* mirrored_memory.c */
 CUresult cuda_send_variables(void);

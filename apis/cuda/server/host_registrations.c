@@ -64,6 +64,30 @@ void *cuda_host_unregister_function(void) {
     return (void *)host_unregister;
 }
 
+/* Memory of the application's own, whose pages both sides share at its address. NOT_SUPPORTED: the device has it at another one. */
+static CUresult host_register_at(CUdeviceptr at, size_t bytes, unsigned int flags) {
+    void *memory = (void *)(uintptr_t)at;
+    CUdeviceptr device = 0;
+    CUresult status = cuda_is_adopted(at, bytes) ? host_register(memory, bytes, flags) : CUDA_ERROR_INVALID_VALUE;
+    if (status == CUDA_SUCCESS && (cuMemHostGetDevicePointer_v2(&device, memory, 0) != CUDA_SUCCESS || device != at)) {
+        host_unregister(memory, bytes);
+        status = CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return status;
+}
+
+void *cuda_host_register_at_function(void) {
+    return (void *)host_register_at;
+}
+
+static CUresult host_unregister_at(CUdeviceptr at) {
+    return cuda_is_adopted(at, 1) ? host_unregister((void *)(uintptr_t)at, 0) : CUDA_ERROR_INVALID_VALUE;
+}
+
+void *cuda_host_unregister_at_function(void) {
+    return (void *)host_unregister_at;
+}
+
 /* Those of contexts that have ended ended with them. */
 int cuda_list_registered(struct cuda_registered **entries, size_t *count) {
     size_t room = 0;
@@ -79,14 +103,15 @@ int cuda_list_registered(struct cuda_registered **entries, size_t *count) {
     return !room || *entries;
 }
 
-/* Only memory that both sides share: both ends of it, and so all of it, lie there. */
+/* Only memory that both sides share: all of it is adopted, or both ends of it lie in the arena, and so all of it. */
 CUresult cuda_register_again(const struct cuda_registered *entries, size_t count) {
     CUresult status = CUDA_SUCCESS;
     for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++) {
         char *memory = (char *)(uintptr_t)entries[i].address;
         size_t bytes = entries[i].bytes;
-        if (!bytes || bytes - 1 > UINTPTR_MAX - (uintptr_t)memory || !aviary_is_zerocopy(memory)
-            || !aviary_is_zerocopy(memory + bytes - 1) || !cuda_enter_context(aviary_object(entries[i].context)))
+        if (!bytes || bytes - 1 > UINTPTR_MAX - (uintptr_t)memory
+            || (!cuda_is_adopted(entries[i].address, bytes) && !(aviary_is_zerocopy(memory) && aviary_is_zerocopy(memory + bytes - 1)))
+            || !cuda_enter_context(aviary_object(entries[i].context)))
             return CUDA_ERROR_INVALID_VALUE;
         status = host_register(memory, bytes, (unsigned int)entries[i].flags);
         cuda_leave_context();

@@ -55,7 +55,7 @@ struct cuda_moved_input {
 typedef int (*cuda_moved_ready)(struct cuda_moved_input *input, void *data);
 int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data);
 
-/* ---- address_placement.c, reservations.c, host_registrations.c: what lies where --------------------- */
+/* ---- address_placement.c, reservations.c, host_registrations.c, adopted_memory.c: what lies where --- */
 
 /* A chunk, or behind it a used part of it. */
 struct cuda_placed {
@@ -116,6 +116,13 @@ struct cuda_registered {
     uint64_t context;
     uint64_t flags;
 };
+/* Pages of the arena that are mapped at an address of the application's own memory, too; `arena` is their first address. */
+struct cuda_adopted {
+    uint64_t at, bytes, arena;
+};
+int cuda_list_adopted(struct cuda_adopted **entries, size_t *count);
+CUresult cuda_adopt_again(const struct cuda_adopted *entries, size_t count);
+int cuda_is_adopted(CUdeviceptr at, size_t bytes);
 int cuda_list_registered(struct cuda_registered **entries, size_t *count);
 CUresult cuda_register_again(const struct cuda_registered *entries, size_t count);
 

@@ -6,19 +6,20 @@
 #include <string.h>
 
 /* "AVCUDA" and the form's version. */
-static const uint64_t MAGIC = 0x04414455435641;
+static const uint64_t MAGIC = 0x05414455435641;
 
 /* The head: the counts, with the bytes of contents that are no part of the pieces, then as many entries of each kind, in this order. */
 struct counts {
-    uint64_t magic, placed, reserved, registered, printed, beside;
+    uint64_t magic, placed, reserved, adopted, registered, printed, beside;
 };
 
 struct lists {
     struct cuda_placed *placed;
     struct cuda_reserved *reserved;
+    struct cuda_adopted *adopted;
     struct cuda_registered *registered;
     uint64_t printed[CUDA_MOST_CONTEXTS];
-    size_t placed_count, reserved_count, registered_count, printed_count;
+    size_t placed_count, reserved_count, adopted_count, registered_count, printed_count;
 };
 
 static struct cuda_moved_output output;
@@ -27,6 +28,7 @@ static struct cuda_moved_input input;
 static void drop_lists(struct lists *lists) {
     free(lists->placed);
     free(lists->reserved);
+    free(lists->adopted);
     free(lists->registered);
 }
 
@@ -92,16 +94,19 @@ static int put_beside(struct cuda_moved_output *to, uint64_t *beside) {
 
 static int describe_lists(struct lists *lists, struct cuda_moved_output *to) {
     if (!cuda_list_placed(&lists->placed, &lists->placed_count) || !cuda_list_reserved(&lists->reserved, &lists->reserved_count)
+        || !cuda_list_adopted(&lists->adopted, &lists->adopted_count)
         || !cuda_list_registered(&lists->registered, &lists->registered_count))
         return 0;
     list_printed(lists);
     uint64_t beside = 0;
     if (!put_contents(lists, to) || !put_beside(to, &beside))
         return 0;
-    struct counts counts = {MAGIC, lists->placed_count, lists->reserved_count, lists->registered_count, lists->printed_count, beside};
+    struct counts counts = {MAGIC, lists->placed_count, lists->reserved_count, lists->adopted_count, lists->registered_count,
+                            lists->printed_count, beside};
     return cuda_put_head(to, &counts, sizeof counts)
            && cuda_put_head(to, lists->placed, lists->placed_count * sizeof *lists->placed)
            && cuda_put_head(to, lists->reserved, lists->reserved_count * sizeof *lists->reserved)
+           && cuda_put_head(to, lists->adopted, lists->adopted_count * sizeof *lists->adopted)
            && cuda_put_head(to, lists->registered, lists->registered_count * sizeof *lists->registered)
            && cuda_put_head(to, lists->printed, lists->printed_count * sizeof *lists->printed);
 }
@@ -176,17 +181,20 @@ static int make_again(struct cuda_moved_input *from, void *unused) {
     at += sizeof counts;
     struct cuda_placed *placed = next_entries(from, &at, counts.placed, sizeof *placed);
     struct cuda_reserved *reserved = placed ? next_entries(from, &at, counts.reserved, sizeof *reserved) : NULL;
-    struct cuda_registered *registered = reserved ? next_entries(from, &at, counts.registered, sizeof *registered) : NULL;
+    struct cuda_adopted *adopted = reserved ? next_entries(from, &at, counts.adopted, sizeof *adopted) : NULL;
+    struct cuda_registered *registered = adopted ? next_entries(from, &at, counts.registered, sizeof *registered) : NULL;
     uint64_t *printed = registered ? next_entries(from, &at, counts.printed, sizeof *printed) : NULL;
     int made = printed && counts.magic == MAGIC && at == from->head_bytes
                && place_parts(from, placed, counts.placed) == CUDA_SUCCESS && take_beside(from, counts.beside)
                && cuda_reserve_again(reserved, counts.reserved) == CUDA_SUCCESS
+               && cuda_adopt_again(adopted, counts.adopted) == CUDA_SUCCESS
                && cuda_register_again(registered, counts.registered) == CUDA_SUCCESS;
     cuda_forget_logs();
     for (uint64_t i = 0; made && i < counts.printed; i++)
         cuda_set_printed(aviary_object(printed[i]));
     free(placed);
     free(reserved);
+    free(adopted);
     free(registered);
     free(printed);
     return !made;

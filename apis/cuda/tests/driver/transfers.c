@@ -161,7 +161,7 @@ int main(void)
     CHECK(registered != MAP_FAILED);
     MUST(cuMemHostRegister(registered, 1 << 20, 0));
     TELL(cuMemHostRegister(registered, 4096, 0));
-    /* A remoted device cannot look into the application's own memory, and says so. */
+    /* With a node of another machine the device cannot look into the application's own memory, and says so. */
     CUresult mapped = cuMemHostGetDevicePointer(&alias, registered, 0);
     CHECK(mapped == CUDA_SUCCESS ? alias == (CUdeviceptr)(uintptr_t)registered : mapped == CUDA_ERROR_NOT_SUPPORTED);
     fill_bytes(registered, 1 << 20, 77);
