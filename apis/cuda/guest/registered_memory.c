@@ -346,12 +346,15 @@ static void page_bounds(uintptr_t base, size_t bytes, uintptr_t *first, uintptr_
     *end = (base + bytes + PAGE - 1) & -(uintptr_t)PAGE;
 }
 
-/* A registration of which only copies work. */
-static CUresult not_in_place(struct registration *made, const char *why) {
+/* Of a registration only copies work: said for the first one. */
+static void say_why(const void *memory, size_t bytes, const char *why) {
     static int said;
     if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
-        aviary_log("cuMemHostRegister of %zu bytes at %#zx: the device cannot use the memory in place, copies of it work: %s", made->bytes,
-                   (size_t)made->base, why);
+        aviary_log("cuMemHostRegister of %zu bytes at %p: the device cannot use the memory in place, copies of it work: %s", bytes, memory, why);
+}
+
+static CUresult not_in_place(struct registration *made, const char *why) {
+    say_why((const void *)made->base, made->bytes, why);
     free(made);
     return CUDA_SUCCESS;
 }
@@ -382,8 +385,11 @@ static CUresult register_pages(struct registration *made, unsigned int flags) {
  * driver's. */
 CUresult cuda_register_in_place(void *memory, size_t bytes, unsigned int flags) {
     static pthread_once_t watched = PTHREAD_ONCE_INIT;
-    if (!cuda_pages_can_be_exchanged())
+    if (!cuda_pages_can_be_exchanged()) {
+        say_why(memory, bytes, cuda_shares_memory() ? "the kernel has no userfaultfd for it, or the API server has other memory at the addresses"
+                                                    : "the API server shares no memory with the program");
         return CUDA_SUCCESS;
+    }
     struct registration *made = calloc(1, sizeof *made);
     if (!made)
         return CUDA_ERROR_OUT_OF_MEMORY;
