@@ -366,6 +366,9 @@ impl Arbiter {
         }
         let turn = self.turn.as_mut()?;
         turn.contended = !others.is_empty() && front;
+        if !others.is_empty() {
+            turn.quantum = self.discipline.turn_beside_others(holder, turn.quantum);
+        }
         if !demand.runnable {
             self.end_turn(now, slots);
             return self.pick(None, now);

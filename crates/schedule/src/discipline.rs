@@ -138,6 +138,10 @@ pub trait Discipline: fmt::Debug + Send {
     fn charge(&mut self, job: JobIndex, charge: Charge, now: u64);
     /// The next of `waiting`, which is not empty.
     fn pick(&mut self, waiting: &[JobIndex], now: u64) -> Decision;
+    /// How long a turn of `quantum` lasts in all, now that others wait, which may not have been there when it began.
+    fn turn_beside_others(&self, _holder: JobIndex, quantum: u64) -> u64 {
+        quantum
+    }
     /// The order of `job`, which has just begun to wait, and `holder`.
     fn precedence(&mut self, _job: JobIndex, _holder: JobIndex, _now: u64) -> Precedence {
         Precedence::Behind

@@ -153,6 +153,10 @@ impl Discipline for Fair {
         Decision::Grant(first, self.turn_of(first))
     }
 
+    fn turn_beside_others(&self, holder: JobIndex, quantum: u64) -> u64 {
+        quantum.min(self.turn_of(holder))
+    }
+
     fn precedence(&mut self, job: JobIndex, holder: JobIndex, _now: u64) -> Precedence {
         if self.jobs[job].start < self.jobs[holder].start { Precedence::Entitled } else { Precedence::Behind }
     }

@@ -143,6 +143,17 @@ fn naps_are_made_up_for_and_sleep_is_not() {
     assert!((shares(&simulation)[1] - 0.25).abs() < 0.01, "{:?}", shares(&simulation));
 }
 
+/// A turn that began while the other one paused is no longer than its part of a round once that is back.
+#[test]
+fn short_pauses_cost_little_share() {
+    for (weight, batch, pause, least) in [(3, 10, 600 * US, 0.71), (3, 20, 3 * MS, 0.71), (1, 4, 600 * US, 0.47)] {
+        let pauses = Program { pause, ..program("pauses", weight, 2 * MS, batch) };
+        let simulation = run(PREEMPTIVE, vec![pauses, program("works", 1, 2 * MS, 40)], 20 * S);
+        let had = shares(&simulation);
+        assert!(had[0] > least && had[0] + had[1] > 0.99, "{weight} {batch} {pause}: {had:?}");
+    }
+}
+
 #[test]
 fn a_cap_holds_also_for_a_job_that_is_alone() {
     for kind in [EXCLUSIVE, PREEMPTIVE] {
