@@ -172,7 +172,7 @@ ov_status_e set_callback(ov_infer_request_t *request, const ov_callback_t *callb
 
 int has_more(const ov_infer_request_t *request) {
     const struct request *about = request_of(request);
-    return about && (about->held || about->worker);
+    return about && (about->held || about->worker || about->others);
 }
 
 void end_request(ov_infer_request_t *request) {
@@ -180,8 +180,9 @@ void end_request(ov_infer_request_t *request) {
     struct request *about = request_of(request);
     struct worker *worker = about ? about->worker : NULL;
     struct held *held = about ? about->held : NULL;
+    struct other_name *others = about ? about->others : NULL;
     if (about)
-        about->worker = NULL, about->held = NULL, about->callback = NULL;
+        about->worker = NULL, about->held = NULL, about->others = NULL, about->callback = NULL;
     if (worker) {
         worker->ends = 1;
         pthread_cond_broadcast(&worker->changed);
@@ -196,4 +197,5 @@ void end_request(ov_infer_request_t *request) {
     }
     ov_infer_request_free(request);
     release_held(held);
+    release_names(others);
 }

@@ -11,6 +11,8 @@ pthread_mutex_t requests_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Places: twice the index, and one more for outputs; of ports that are not known by their index a hash of the name. */
 #define BY_NAME (1ull << 63)
+/* Of a side, known by their indices. */
+enum { PORTS = sizeof((struct told_ports *)0)->names[0] / sizeof(uint64_t) };
 
 struct request *request_of(const ov_infer_request_t *request) {
     return request ? metadata(struct request, (ov_infer_request_t *)(uintptr_t)request) : NULL;
@@ -43,8 +45,10 @@ void note_const_port(ov_output_const_port_t *port, uint32_t side, uint64_t index
 void note_request(ov_infer_request_t *request, const ov_compiled_model_t *model) {
     struct request *about = request_of(request);
     const struct told_ports *told = metadata(struct told_ports, (ov_compiled_model_t *)(uintptr_t)model);
-    if (about && told)
+    if (about && told) {
         about->ports = *told;
+        about->model = model;
+    }
 }
 
 uint64_t input_place(uint64_t index) {
@@ -61,32 +65,79 @@ uint64_t only_place(const ov_infer_request_t *request, uint32_t side) {
     return about && about->ports.count[side] == 1 ? side : BY_NAME;
 }
 
+/* Of a name that is none of the first names of ports: two places of one tensor would be two tensors here. */
+int is_other_name(uint64_t place) {
+    return place & BY_NAME && place != BY_NAME;
+}
+
 /* `sides`: 1 for inputs, 2 for outputs, 3 for both. */
-static uint64_t place_of_name(const ov_infer_request_t *request, uint64_t name, uint32_t sides) {
-    const struct request *about = request_of(request);
+static uint64_t place_of_name(const struct request *about, uint64_t name, uint32_t sides) {
     for (uint32_t side = 0; about && name && side < 2; side++)
-        for (uint32_t i = 0; sides >> side & 1 && i < about->ports.count[side] && i < 8; i++)
+        for (uint32_t i = 0; sides >> side & 1 && i < about->ports.count[side] && i < PORTS; i++)
             if (about->ports.names[side][i] == name)
                 return 2 * i + side;
-    return BY_NAME | name;
+    return about ? BY_NAME | name : BY_NAME;
+}
+
+static uint64_t place_of_first_name(const struct request *about, const ov_output_const_port_t *port, uint32_t sides) {
+    char *first = NULL;
+    uint64_t place = ov_port_get_any_name(port, &first) == OK ? place_of_name(about, hash(first), sides) : BY_NAME | 1;
+    ov_free(first);
+    return place;
+}
+
+/* The compiled model knows all names. Asked once for each. */
+static uint64_t place_of_other_name(struct request *about, const char *name, uint64_t place) {
+    ov_output_const_port_t *port = NULL;
+    pthread_mutex_lock(&requests_lock);
+    struct other_name *known = about->others;
+    while (known && known->name != place)
+        known = known->next;
+    uint64_t found = known ? known->place : place;
+    pthread_mutex_unlock(&requests_lock);
+    if (known)
+        return found;
+    if (ov_compiled_model_input_by_name(about->model, name, &port) == OK)
+        found = place_of_first_name(about, port, 1);
+    else if (ov_compiled_model_output_by_name(about->model, name, &port) == OK)
+        found = place_of_first_name(about, port, 2);
+    ov_output_const_port_free(port);
+    struct other_name *made = calloc(1, sizeof *made);
+    if (made) {
+        pthread_mutex_lock(&requests_lock);
+        *made = (struct other_name){about->others, place, found};
+        about->others = made;
+        pthread_mutex_unlock(&requests_lock);
+    }
+    return found;
 }
 
 uint64_t named_place(const ov_infer_request_t *request, const char *name) {
-    return place_of_name(request, hash(name), 3);
-}
-
-static uint64_t place_of_port(const ov_infer_request_t *request, const struct port *port) {
-    if (!port)
-        return BY_NAME;
-    return port->index ? 2 * (uint64_t)(port->index - 1) + port->side - 1 : place_of_name(request, port->name, port->side);
+    struct request *about = request_of(request);
+    uint64_t place = place_of_name(about, hash(name), 3);
+    return is_other_name(place) ? place_of_other_name(about, name, place) : place;
 }
 
 uint64_t port_place(const ov_infer_request_t *request, const ov_output_port_t *port) {
-    return place_of_port(request, metadata(struct port, (ov_output_port_t *)(uintptr_t)port));
+    const struct port *about = metadata(struct port, (ov_output_port_t *)(uintptr_t)port);
+    if (!about)
+        return BY_NAME;
+    return about->index ? 2 * (uint64_t)(about->index - 1) + about->side - 1 : place_of_name(request_of(request), about->name, about->side);
 }
 
 uint64_t const_port_place(const ov_infer_request_t *request, const ov_output_const_port_t *port) {
-    return place_of_port(request, metadata(struct port, (ov_output_const_port_t *)(uintptr_t)port));
+    const struct port *about = metadata(struct port, (ov_output_const_port_t *)(uintptr_t)port);
+    if (!about)
+        return BY_NAME;
+    if (about->index)
+        return 2 * (uint64_t)(about->index - 1) + about->side - 1;
+    uint64_t place = place_of_name(request_of(request), about->name, about->side);
+    return is_other_name(place) ? place_of_first_name(request_of(request), port, about->side) : place;
+}
+
+ov_status_e refuse_other_name(void) {
+    aviary_log("OpenVINO: a tensor of a request was asked for or set by a name that no input or output is known to have");
+    return NOT_IMPLEMENTED;
 }
 
 static struct held *find(const struct request *about, uint64_t place) {
@@ -98,7 +149,7 @@ static struct held *find(const struct request *about, uint64_t place) {
 
 /* An output keeps its memory if its shape is fixed. */
 static int is_steady(const struct request *about, uint64_t place) {
-    return about && !(place & BY_NAME) && place / 2 < 8 && about->ports.fixed[place & 1] >> place / 2 & 1;
+    return about && !(place & BY_NAME) && place / 2 < PORTS && about->ports.fixed[place & 1] >> place / 2 & 1;
 }
 
 static int is_given(const struct request *about, uint64_t place) {
@@ -241,5 +292,13 @@ void release_held(struct held *held) {
             ov_tensor_free(held->tensor);
         free(held);
         held = next;
+    }
+}
+
+void release_names(struct other_name *names) {
+    while (names) {
+        struct other_name *next = names->next;
+        free(names);
+        names = next;
     }
 }

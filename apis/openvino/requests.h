@@ -14,6 +14,12 @@ struct held {
     int tried;
 };
 
+/* What a name means that is not the first one of a port. */
+struct other_name {
+    struct other_name *next;
+    uint64_t name, place;
+};
+
 /* Guards what is known of tensors and requests. */
 extern pthread_mutex_t requests_lock;
 
@@ -25,5 +31,6 @@ struct request *request_of(const ov_infer_request_t *request);
 struct tensor *tensor_of(const ov_tensor_t *tensor);
 int is_shared(const ov_tensor_t *tensor);
 void release_held(struct held *held);
+void release_names(struct other_name *names);
 
 #endif

@@ -53,14 +53,14 @@ void tell_ports(ov_compiled_model_t *model, struct told_ports *to) {
     vendor_ov_compiled_model_outputs_size(model, &counts[1]);
     for (int side = 0; side < 2; side++) {
         to->count[side] = (uint32_t)counts[side];
-        for (size_t i = 0; i < counts[side] && i < 8; i++) {
+        for (size_t i = 0; i < counts[side] && i < sizeof to->names[side] / sizeof to->names[side][0]; i++) {
             ov_output_const_port_t *port = NULL;
             __typeof__(vendor_ov_compiled_model_input_by_index) get =
                 side ? vendor_ov_compiled_model_output_by_index : vendor_ov_compiled_model_input_by_index;
             if (get(model, i, &port) != OK)
                 continue;
             to->names[side][i] = name_of(port);
-            to->fixed[side] |= (uint32_t)is_fixed(port) << i;
+            to->fixed[side] |= (uint64_t)is_fixed(port) << i;
             vendor_ov_output_const_port_free(port);
         }
     }

@@ -92,7 +92,6 @@ static void host_memory(ov_compiled_model_t *compiled) {
     ov_tensor_free(got);
     TOLD(ov_infer_request_set_input_tensor(request, bad));
     TOLD(ov_infer_request_set_output_tensor(request, bad));
-    TOLD(ov_infer_request_set_tensor(request, "nobody", input));
     TOLD(ov_infer_request_set_input_tensor_by_index(request, 5, input));
     TOLD(ov_infer_request_set_output_tensor_by_index(request, 5, input));
     TOLD(ov_infer_request_set_input_tensor(request, NULL));
@@ -144,7 +143,6 @@ static void by_ports(ov_core_t *core) {
     TOLD(ov_infer_request_get_input_tensor(request, &got));
     TOLD(ov_infer_request_get_output_tensor(request, &got));
     TOLD(ov_infer_request_get_output_tensor_by_index(request, 2, &got));
-    TOLD(ov_infer_request_get_tensor(request, "nobody", &got));
     TOLD(ov_infer_request_get_tensor_by_port(request, NULL, &got));
     ov_output_port_free(port);
     ov_output_const_port_free(const_port);
