@@ -123,6 +123,7 @@ pub struct Holder {
     cost: u64,
     /// The work in flight may have come behind another job's, so that it takes no longer than its time.
     behind_others: bool,
+    /// The last marks that were seen together, since work has been in flight without a pause.
     last: Measured,
 }
 
@@ -181,6 +182,7 @@ impl Holder {
         if self.busy_since.is_none() {
             self.busy_since = Some(now);
             self.behind_others = waited;
+            self.last = Measured::default();
         }
     }
 
