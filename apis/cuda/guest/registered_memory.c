@@ -2,8 +2,8 @@
  * same addresses and registers with the driver. The device then uses them in place, and the host's pointer is the device's. Copies name
  * the arena's own address of these pages, which is page-locked as that of cuMemHostAlloc's memory is.
  *
- * Registrations are in bytes and may share a page, so pages are held in extents that count them. The first and the last page of a
- * registration, of which others may have a part, are extents of their own: all other pages are given back with their registration. */
+ * Only pages that belong to a registration as a whole are taken: what of the program's or its libraries' else is in them would be shared
+ * with children of fork until these have made their copies. */
 #include "guest/registered_memory.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PAGE = 4096 };
+/* MOST_EXTENTS: each is looked for among all mappings when the process forks. */
+enum { PAGE = 4096, MOST_EXTENTS = 256 };
+/* Of the arena's 64 GiB: page-locked memory, copies and calls need some, too. */
+static const size_t MOST_BYTES = (size_t)32 << 30;
 
 /* Memory of the arena, page-locked as a whole, with the pages of several extents in the order of their addresses. */
 struct block {
@@ -41,7 +44,7 @@ struct registration {
 /* Of extents those that follow each other in memory need not do so here. `changing` is held while either list changes, with calls in
  * between; `lists` only where it is read or written. */
 static struct extent **extents;
-static size_t extent_count, extent_room;
+static size_t extent_count, extent_room, bytes_in_place;
 static struct registration *registrations;
 static int registration_count;
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
@@ -156,6 +159,7 @@ static void end_extent(struct extent *ended) {
     free(ended);
     if (!last)
         return;
+    bytes_in_place -= block->bytes;
     if (!block->lost)
         aviary_zerocopy_free(block->arena);
     free(block);
@@ -181,7 +185,7 @@ static const char *make_extent(struct block *block, uintptr_t at, char *arena, s
     return why;
 }
 
-/* The extents of a block whose pages are as they were. */
+/* The extents of a block whose pages are as they were, which the driver does not know. */
 static void drop_extents(struct block *block) {
     for (size_t i = extent_count; i-- > 0;) {
         struct extent *e = extents[i];
@@ -191,31 +195,32 @@ static void drop_extents(struct block *block) {
             free(e);
         }
     }
-    cuda_shared_free(block->arena, block->bytes);
+    aviary_zerocopy_free(block->arena);
+    bytes_in_place -= block->bytes;
     free(block);
 }
 
-/* Private pages become extents that no registration counts yet. NULL, or why not, and then nothing has changed. */
-static const char *make_extents(uintptr_t at, size_t bytes) {
+/* Private pages become an extent that no registration counts yet. NULL, or why not: then there is none, or one that nobody will count. */
+static const char *make_pages_shared(uintptr_t at, size_t bytes) {
+    if (extent_count >= MOST_EXTENTS || bytes > MOST_BYTES - bytes_in_place)
+        return "256 registrations, or 32 GiB, are in place already";
     struct block *block = calloc(1, sizeof *block);
-    void *arena = NULL;
-    const char *why = NULL;
-    if (!block || cuda_shared_alloc(&arena, bytes, CU_MEMHOSTREGISTER_PORTABLE) != CUDA_SUCCESS) {
+    char *arena = block ? aviary_zerocopy_alloc_uninitialized(bytes) : NULL;
+    if (!arena) {
         free(block);
         return NO_MEMORY;
     }
     *block = (struct block){.arena = arena, .bytes = bytes};
-    const size_t ends[] = {PAGE, bytes - PAGE, bytes};
-    for (size_t i = 0, from = 0; i < 3 && !why; i++)
-        if (ends[i] > from) {
-            why = make_extent(block, at + from, block->arena + from, ends[i] - from);
-            from = ends[i];
-        }
+    bytes_in_place += bytes;
+    const char *why = make_extent(block, at, arena, bytes);
     if (!why && !cuda_pages_to_arena((char *)at, arena, bytes))
         why = "the kernel does not exchange its pages";
-    if (why)
+    if (why) {
         drop_extents(block);
-    return why;
+        return why;
+    }
+    /* Not before, as the driver would have all pages of the arena beside those of the program. */
+    return aviaryHostRegister(arena, bytes, CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS ? NULL : "the driver does not page-lock it";
 }
 
 static int is_complete(const struct extent *e) {
@@ -266,7 +271,7 @@ static const char *take_pages(uintptr_t first, uintptr_t end) {
     for (uintptr_t at = first, next; at < end && !why; at = next) {
         next = next_part(at, end, &e);
         if (!e)
-            why = make_extents(at, next - at);
+            why = make_pages_shared(at, next - at);
     }
     if (why)
         count_extents(first, end, 0);
@@ -353,6 +358,20 @@ static void say_why(const void *memory, size_t bytes, const char *why) {
         aviary_log("cuMemHostRegister of %zu bytes at %p: the device cannot use the memory in place, copies of it work: %s", bytes, memory, why);
 }
 
+/* True if nothing else is in its pages: whole pages, or all of a block that malloc has mapped for itself. In front of such a one glibc
+ * has two words: how far behind the beginning of a page they are, and the length with a bit that says so. */
+static int owns_its_pages(uintptr_t base, size_t bytes) {
+    enum { FLAGS = 7, IS_MAPPED = 2 };
+    size_t words[2], lead = base % PAGE;
+    if (!lead && bytes % PAGE == 0)
+        return 1;
+    if (lead < sizeof words)
+        return 0;
+    memcpy(words, (const void *)(base - sizeof words), sizeof words);
+    uintptr_t end = (base + bytes + PAGE - 1) & -(uintptr_t)PAGE;
+    return words[0] == lead - sizeof words && (words[1] & FLAGS) == IS_MAPPED && base - sizeof words + (words[1] & ~(size_t)FLAGS) == end;
+}
+
 static CUresult not_in_place(struct registration *made, const char *why) {
     say_why((const void *)made->base, made->bytes, why);
     free(made);
@@ -362,7 +381,9 @@ static CUresult not_in_place(struct registration *made, const char *why) {
 static CUresult register_pages(struct registration *made, unsigned int flags) {
     uintptr_t first, end;
     page_bounds(made->base, made->bytes, &first, &end);
-    const char *why = end <= first ? NO_MEMORY : take_pages(first, end);
+    const char *why = end <= first                               ? NO_MEMORY
+                      : !owns_its_pages(made->base, made->bytes) ? "other memory is in its first or its last page"
+                                                                 : take_pages(first, end);
     if (why)
         return not_in_place(made, why);
     CUresult status = aviaryHostRegisterAt(made->base, made->bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);

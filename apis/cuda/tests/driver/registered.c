@@ -4,6 +4,7 @@
 #include "common.h"
 #include "kernels.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -92,11 +93,11 @@ static void wrong_calls(void)
 static void added(void)
 {
     enum { COUNT = 1000 };
-    float *memory = malloc(3 * COUNT * sizeof *memory), *a = memory, *b = a + COUNT, *sums = b + COUNT;
+    float *memory = pages(3 * PAGE), *a = memory, *b = a + COUNT, *sums = b + COUNT;
     int count = COUNT;
     void *parameters[] = {&a, &b, &sums, &count};
 
-    MUST(cuMemHostRegister(memory, 3 * COUNT * sizeof *memory, 0));
+    MUST(cuMemHostRegister(memory, 3 * PAGE, 0));
     for (int i = 0; i < COUNT; i++) {
         a[i] = (float)i;
         b[i] = 0.25f;
@@ -106,7 +107,7 @@ static void added(void)
     MUST(cuMemHostUnregister(memory));
     for (int i = 0; i < COUNT; i++)
         CHECK(sums[i] == (float)i + 0.25f);
-    free(memory);
+    munmap(memory, 3 * PAGE);
     puts("added: equal");
 }
 
@@ -154,7 +155,7 @@ static void in_place(unsigned int *numbers, int count)
     free(back);
 }
 
-/* Two in a page, and the bytes of neighbours; ended in either order. */
+/* Of memory in whose pages other memory is, too, copies are possible in any case; ended in either order. */
 static void shared_page(int second_first)
 {
     char *memory = pages(3 * PAGE);
@@ -163,13 +164,13 @@ static void shared_page(int second_first)
     memset(memory, 42, 3 * PAGE);
     MUST(cuMemHostRegister(a, PAGE + 1000 - 8, 0));
     MUST(cuMemHostRegister(b, PAGE, 0));
-    fill_numbers(a, 1, 1200);
-    fill_numbers(b, 5000, 1000);
-    CHECK(are_numbers(a, 1, 1200) && are_numbers(b, 5000, 1000));
+    fill_numbers((unsigned int *)device, 1, 1200);
+    MUST(cuMemcpyDtoH(a, device, 4800));
+    fill_numbers((unsigned int *)device, 5000, 1000);
+    MUST(cuMemcpyDtoH(b, device, 4000));
     MUST(cuMemHostUnregister(second_first ? b : a));
-    fill_numbers(second_first ? a : b, 31, 900);
     MUST(cuMemHostUnregister(second_first ? a : b));
-    CHECK(are_numbers(second_first ? a : b, 31, 900) && are_numbers(second_first ? b : a, second_first ? 5000 : 1, 900));
+    CHECK(are_numbers(a, 1, 1200) && are_numbers(b, 5000, 1000));
     CHECK(memory[0] == 42 && memory[999] == 42 && memory[PAGE + 1999] == 42 && memory[3 * PAGE - 1] == 42);
     munmap(memory, 3 * PAGE);
     printf("shared page: ended %s first\n", second_first ? "the second" : "the first");
@@ -300,6 +301,8 @@ int main(void)
     char *heap, *file;
     int can = 0;
 
+    /* Blocks of this size are always mappings of their own. */
+    CHECK(mallopt(M_MMAP_THRESHOLD, 128 << 10) == 1);
     MUST(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0));
     printf("the host's pointer is the device's: %d\n", can);
     MUST(cuModuleLoadData(&library, several));
@@ -309,12 +312,13 @@ int main(void)
     MUST(cuMemAlloc(&device, LARGE));
     wrong_calls();
     in_place(pages(LARGE), LARGE / 4);
-    heap = malloc(300000);
-    in_place((unsigned int *)(heap + 52), 50001);
-    in_place((unsigned int *)(heap + 52), 70000);
+    /* A block that malloc maps for itself, from an address in a page on, also with another alignment. */
+    CHECK(posix_memalign((void **)&heap, 64, 300000) == 0);
+    in_place((unsigned int *)heap, 75000);
     free(heap);
-    heap = malloc(3000);
-    in_place((unsigned int *)(heap + 4), 500);
+    heap = malloc(LARGE);
+    in_place((unsigned int *)heap, LARGE / 4);
+    in_place((unsigned int *)heap, LARGE / 4);
     free(heap);
     added();
     shared_page(0);
