@@ -262,9 +262,8 @@ CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags) {
     pthread_rwlock_rdlock(&ranges_lock);
     size_t at = position(base);
     const struct range *there = at < range_count && ranges[at].base < base + bytes ? &ranges[at] : NULL;
-    CUresult status = !there                       ? CUDA_SUCCESS
-                      : there->kind == RANGE_DEVICE ? CUDA_ERROR_INVALID_VALUE
-                                                    : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    int is_registered = there && there->kind == RANGE_HOST && there->origin == HOST_REGISTERED;
+    CUresult status = is_registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : there ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     pthread_rwlock_unlock(&ranges_lock);
     if (status == CUDA_SUCCESS)
         cuda_note_host(memory, bytes, flags, HOST_REGISTERED);
@@ -328,8 +327,7 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
 
 CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
     struct range range;
-    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST
-        || range.origin != HOST_ALLOCATED)
+    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
         return CUDA_ERROR_INVALID_VALUE;
     /* Every such memory is mapped, and good in every context, where addresses are unified. */
     *flags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;

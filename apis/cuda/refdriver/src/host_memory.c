@@ -139,8 +139,9 @@ CUresult cuMemHostRegister(void *memory, size_t size, unsigned flags)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (memory_is_device_range(start) || !memory_is_mapped(memory, size))
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory_find(start) || memory_find(start + size - 1))
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    const struct block *there = memory_find(start) ? memory_find(start) : memory_find(start + size - 1);
+    if (there)
+        return there->kind == BLOCK_REGISTERED ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_ERROR_INVALID_VALUE;
     block.context = context;
     block.device = context->device;
     return memory_add(&block) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -180,7 +181,7 @@ CUresult cuMemHostGetFlags(unsigned *flags, void *memory)
 {
     struct block *block = find_inside(memory);
 
-    if (!flags || !block || block->kind != BLOCK_HOST)
+    if (!flags || !block || (block->kind != BLOCK_HOST && block->kind != BLOCK_REGISTERED))
         return CUDA_ERROR_INVALID_VALUE;
     *flags = block->flags;
     return CUDA_SUCCESS;
