@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "openvino_types.h"
@@ -143,7 +144,8 @@ static ov_status_e export_content(const ov_compiled_model_t *model, char **conte
     char path[64];
     struct stat about;
     ov_status_e status = GENERAL_ERROR;
-    int file = memfd_create("openvino", MFD_CLOEXEC);
+    /* Older C libraries have no function for it. */
+    int file = (int)syscall(SYS_memfd_create, "openvino", MFD_CLOEXEC);
     if (file < 0)
         return GENERAL_ERROR;
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
